@@ -361,7 +361,7 @@ def fill(bench: Bench, shop: Shop, *, wheels: int, projects: int) -> None:
             )
             for n in range(wheels // projects)
         )
-        bodies |= {f"{base}/{place.key(item.filename)}": b"x" for item in files}
+        bodies |= {f"{base}/{place.key(item.path)}": b"x" for item in files}
         listings[project] = Listing(
             project=project, files=tuple(File(entry=item, sets=(old,)) for item in files)
         )
@@ -372,7 +372,7 @@ def fill(bench: Bench, shop: Shop, *, wheels: int, projects: int) -> None:
     )  # fmt: skip
     # A snapshot is believed where the log has the entry it ends with.
     entry = Transition(
-        number=1, previous="", id="filled", action=Action.PROMOTE, family=FAMILY.name,
+        number=1, previous="", id="filled", action=Action.PROMOTE, families=(FAMILY.name,),
         time=known.time, by="somebody", reason="",
     )  # fmt: skip
     state = IndexState(
@@ -483,7 +483,8 @@ def fill_sets(shop: Shop, number: int) -> None:
         for project, found in files.items()
     }
     entry = Transition(
-        number=1, previous="", id="filled", action=Action.PROMOTE, family=FAMILY.name, time=then,
+        number=1, previous="", id="filled", action=Action.PROMOTE, time=then,
+        families=(FAMILY.name,),
         by="somebody", reason="",
     )  # fmt: skip
     state = IndexState(

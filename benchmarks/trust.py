@@ -101,7 +101,7 @@ def measure(folder: Path, pythons: tuple[str, ...], url: str) -> dict[str, tuple
     bundle = []
 
     def promote() -> None:
-        case = Case(trust=trust, channel="", family=staging.view, now=NOW)
+        case = Case(trust=trust, channel="", family=staging.family, now=NOW)
         readable = {item.sha256: item.verdict for item in found}
         gathered = evidence.gather(staging, manifest, readable, case)
         proof.believed(found, gathered, shop.channel)

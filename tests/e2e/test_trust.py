@@ -100,9 +100,11 @@ def test_a_set_is_built_gated_and_promoted_with_three_keys_and_verified_offline(
     promoted = run(*promote, signer="promoter")
     assert promoted.returncode == 0, promoted.stderr[-4000:]
 
-    fresh, release = tmp_path / "fresh", tmp_path / "store" / "v2" / "miniature"
-    shutil.copytree(release, fresh, ignore=lambda _, names: [n for n in names if ".whl" not in n])
-    shutil.copy(release / f"_rocwheel/attestations/{manifest}/bundle.jsonl", fresh)
+    fresh, release = tmp_path / "fresh", tmp_path / "store" / "v2"
+    fresh.mkdir()
+    for wheel in release.glob("files/*/*.whl*"):
+        shutil.copy(wheel, fresh)
+    shutil.copy(release / f"_rocwheel/attestations/{manifest}/miniature/bundle.jsonl", fresh)
     shutil.copy(data / "trust.yaml", fresh)
     for gone in ("keys", "store", "wheelhouse", "data"):
         shutil.rmtree(tmp_path / gone)

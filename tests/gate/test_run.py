@@ -48,7 +48,7 @@ from rocwheel.gate.verdict.merge import merge_results, merge_verdicts
 from rocwheel.records.results import Attempt, Outcome, Results
 from rocwheel.records.verdict import Counts, Ran, RocmProvided, State, Verdict
 from rocwheel.release.index import channels
-from rocwheel.release.ledger import manifests, verdicts
+from rocwheel.release.ledger import log, manifests, verdicts
 from rocwheel.release.trust import envelope, signers
 
 pytestmark = [pytest.mark.integration, pytest.mark.slow, pytest.mark.xdist_group("gate run")]
@@ -137,7 +137,7 @@ def staged(tmp_path, console, interpreter):
     shop = Shop((tmp_path / "store").as_uri(), console)
     make_set(tmp_path / "wh", pythons=(str(interpreter.version),))
     shop.stage(tmp_path / "wh")
-    (sha256,) = manifests.names(shop.staging)
+    (sha256,) = log.read(shop.staging).sets
     return shop.staging, manifests.find(shop.staging, sha256)
 
 
@@ -255,11 +255,17 @@ def test_two_gpus_get_a_process_each_and_rocm_comes_by_the_manifests_digest(
 
 
 def test_a_wheel_whose_bytes_are_others_is_never_installed(request_, host, console):
-    bad = tuple(replace(wheel, sha256="0" * 64) for wheel in request_.wheels.wheels)
-    gated = gate(replace(request_, wheels=replace(request_.wheels, wheels=bad)), host, console)
+    place = request_.wheels.place
+    for item in request_.wheels.stored.items():
+        (place.store.root / place.wheel(*item)).write_bytes(b"others")
+    gated = gate(request_, host, console)
     assert gated.judged.state is State.INFRA
     assert gated.verdict.wheels == {}
-    assert f"is stored, {'0' * 64} was expected" in gated.judged.message
+    assert "is stored, " in gated.judged.message
+    assert any(
+        f"{digest} was expected" in gated.judged.message
+        for _, digest in request_.wheels.stored.items()
+    )
 
 
 def test_a_local_wheel_that_was_damaged_since_is_no_pass_with_a_kept_environment(
@@ -644,7 +650,7 @@ def test_the_command_stores_a_verdict_and_ends_with_its_state(
     shop = Shop((tmp_path / "store").as_uri(), console)
     make_set(tmp_path / "wh", pythons=(str(interpreter.version),))
     shop.stage(tmp_path / "wh")
-    (sha256,) = manifests.names(shop.staging)
+    (sha256,) = log.read(shop.staging).sets
     status = main([
         "gate", "--manifest", sha256[:12], "--store", (tmp_path / "store").as_uri(),
         "--family", FAMILY.name, "--python", str(interpreter.version),
@@ -667,7 +673,7 @@ def test_a_set_for_several_families_is_gated_and_merged_for_each_by_itself(
     made = make_set(at / "wh", pythons=(python,), gfx=("gfx1151", "gfx90a"))
     made = replace(made, families=names)
     (at / "wh/manifest.json").write_bytes(made.to_bytes())
-    (at / "store").mkdir()
+    (at / "store" / "v2-staging").mkdir(parents=True)
     url = (at / "store").as_uri()
     channel, store = channels.of_store(url), open_store(url)
     common = ["--manifest=wh", f"--store={url}", f"--python={python}", "--suite=smoke"]
@@ -676,7 +682,7 @@ def test_a_set_for_several_families_is_gated_and_merged_for_each_by_itself(
         assert main(["gate", *common, f"--family={name}"]) == State.NO_RUNNER.exit_code
         (one,) = verdicts.find(staging, made.sha256)
         assert one.verdict.family == name
-        top = f"v2-staging/all/_rocwheel/verdicts/{made.sha256}/{name}/{python}/smoke"
+        top = f"v2-staging/_rocwheel/verdicts/{made.sha256}/{name}/{python}/smoke"
         assert one.key == f"{top}/{one.sha256}.json"
         for part in (1, number):  # of the second family's both shards
             results = shard(part)
@@ -888,7 +894,7 @@ def test_stored_shards_become_a_verdict_in_the_store(at, console, capsys):
     shop = Shop((at / "store").as_uri(), console)
     make_set(at / "wh")
     shop.stage(at / "wh")
-    (sha256,) = manifests.names(shop.staging)
+    (sha256,) = log.read(shop.staging).sets
     manifest = manifests.find(shop.staging, sha256)
     merging = [
         "gate", "merge", "--shards=2", f"--manifest={sha256[:8]}", "--suite=smoke", "--python=3.12",

@@ -8,9 +8,9 @@ Small on purpose: three sets that share files, three projects, one form per page
 real code adds to this (threads within a step, real stores) is tried in
 tests/release/test_schedules.py.
 
-A place has one index in the layout `FAMILY`. In `SHARED` one log is shown by several indexes: one of
-each family (x, y), and `all`, which lists what every family lists that a set must have. Pages of a
-family may have lines of another log there: that of the family before it moved.
+One log is shown by several indexes (`SHARED`): one of each family (x, y), and `all`, which lists what
+every family lists that a set must have; one that was built for a family alone must have none, and is
+not there. Where it is about one index alone (`FAMILY`), the others are left out.
 """
 
 from __future__ import annotations
@@ -83,7 +83,7 @@ RULES = {
     "must is fixed": "a later promotion changes which families a set must have",
     "all is touched": "an operation on a family's sets leaves the pages of all as they are",
     "a prune is of all families": "a prune spends names that another family lists",
-    "other lines stay": "a page is put without the lines that another log has there",
+    "all lists sets for several": "the page of all lists a set that was built for one family",
 }
 
 # What somebody did to a store: put a page with its list and a mark that is so far above the log;
@@ -107,7 +107,6 @@ class Page(NamedTuple):
 
     mark: int
     files: frozenset[str]
-    other: int = 0  # how often another log changed its own lines here
 
 
 class Process(NamedTuple):
@@ -157,8 +156,6 @@ class World(NamedTuple):
     errors: int
     delays: int
     kills: int
-    others: tuple[int, ...] = ()  # of each page: how often another log changed it
-    foreign: int = 0  # how often that may happen yet
 
 
 class Violation(AssertionError):  # noqa: N818 (what it is called)
@@ -264,6 +261,8 @@ def listed(log: tuple[Entry, ...], view: str, without: frozenset[str]) -> frozen
         asked: tuple[str, ...] = (view,)
         if view == ALL:
             asked = tuple(must.get(name, "x"))
+            if not asked and "all lists sets for several" not in without:
+                return False
         is_any = (
             "all waits for each that must" in without
             if view == ALL
@@ -332,7 +331,6 @@ def start(
         log=log, head=len(log), snapshot=snapshot, pages=pages,
         copies=tuple((page,) if page else () for page in pages),
         bytes=there - state.spent, late=frozenset(), processes=(), errors=0, delays=0, kills=0,
-        others=(0,) * len(pages),
     )  # fmt: skip
 
 
@@ -412,7 +410,6 @@ def broken(model: Model, world: World) -> str:
         or broken_bytes(log, world.bytes, model.without, model.layout)
         or broken_reports(world.log, asked)
         or (broken_views(pages, world.log, model.layout) if len(model.layout.views) > 1 else "")
-        or broken_lines(world.pages, world.others)
     )
 
 
@@ -429,12 +426,6 @@ def broken_views(
             if strangers := {file.rstrip("!") for file in page.files} - allowed_files:
                 return f"{min(strangers)} is listed for {view} and never passed there"
     return ""
-
-
-def broken_lines(pages: tuple[Page | None, ...], others: tuple[int, ...]) -> str:
-    """Whether lines of another log were lost from a page."""
-    now = tuple(page.other if page else 0 for page in pages)
-    return "" if now == others else "a page lost the lines of another log"
 
 
 @cache
@@ -540,7 +531,7 @@ def moves(model: Model, world: World) -> Iterator[World]:
 
 
 def accidents(model: Model, world: World) -> Iterator[World]:
-    """Every world one late write or change by another log away; with `all_moves` also a kill.
+    """Every world one late write away; with `all_moves` also a kill.
 
     What is left out shows nothing new (docs/release-protocol.md, "Trying it").
     """
@@ -551,11 +542,6 @@ def accidents(model: Model, world: World) -> Iterator[World]:
             yield rest
         if after != rest or model.all_moves:  # else it may as well arrive later
             yield after
-    if world.foreign:
-        for number, page in enumerate(world.pages):
-            view, _ = key = model.layout.pages[number]
-            if view != ALL and (model.all_moves or is_next(world, key)):  # no other log was there
-                yield by_another_log(model, world, number, page)
     if model.all_moves:
         for number, process in enumerate(world.processes):
             if world.kills and not process.report:
@@ -563,27 +549,11 @@ def accidents(model: Model, world: World) -> Iterator[World]:
                 yield killed._replace(kills=world.kills - 1)
 
 
-def is_next(world: World, key: tuple[str, str]) -> bool:
-    """Whether the next request of a process, or a late write, is about a page."""
-    return any(write.key == key for write in world.late) or any(
-        process.pc in {"settle", "show", "over"} and process.todo[0] == key
-        for process in world.processes
-    )
-
-
 def expired(world: World, number: int, count: int) -> World:
     """The world in which a page's oldest copies are no more."""
     copies = list(world.copies)
     copies[number] = copies[number][count:]
     return world._replace(copies=tuple(copies))
-
-
-def by_another_log(model: Model, world: World, number: int, page: Page | None) -> World:
-    """The world after another log changed its own lines of a page."""
-    after = (page or Page(0, frozenset()))._replace(other=world.others[number] + 1)
-    others = tuple(n + (at == number) for at, n in enumerate(world.others))
-    write = Late(kind="page", key=model.layout.pages[number], before=page, after=after)
-    return apply(model, world, write)._replace(others=others, foreign=world.foreign - 1)
 
 
 def thought(model: Model, world: World, number: int) -> World:
@@ -811,8 +781,7 @@ def replacing(model, world, number, me, wanted, advance) -> Iterator[World]:  # 
                 # Copies are a danger as long as they live, so each lives until it is waited for.
                 world = expired(world, at, world.copies[at].index(found))
     before = None if me.seen.mark == -1 else me.seen
-    other = before.other if before and not model.lacks("other lines stay") else 0
-    after: Page | None = Page(me.number, wanted, other)
+    after: Page | None = Page(me.number, wanted)
     if not wanted and model.lacks("keep empty pages"):
         after = None
     write = Late(kind="page", key=project, before=before, after=after)
@@ -919,10 +888,7 @@ def with_processes(
     errors: int = 0,
     delays: int = 0,
     kills: int = 0,
-    foreign: int = 0,
 ) -> World:
     """The same world with these operations about to begin, and this much bad luck."""
     processes = tuple(Process(*words) for words in operations)
-    return world._replace(
-        processes=processes, errors=errors, delays=delays, kills=kills, foreign=foreign
-    )
+    return world._replace(processes=processes, errors=errors, delays=delays, kills=kills)

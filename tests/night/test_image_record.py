@@ -19,7 +19,7 @@ NOW = datetime(2026, 1, 2, tzinfo=timezone.utc)
 
 @pytest.fixture
 def place(tmp_path):
-    return Place(store=FileStore(tmp_path), root="v2/gfx94X-dcgpu", family="gfx94X-dcgpu")
+    return Place(store=FileStore(tmp_path), root="v2", family="gfx94X-dcgpu")
 
 
 def digest(letter: str) -> str:

@@ -191,7 +191,7 @@ def test_images_are_asked_for_only_of_a_released_set_and_read_only_by_their_name
     last = night.sum_up()
     asked.clear()
     night.look(last, made_of=wanted_images())
-    folder = night.shop.release.key("_rocwheel/images/")
+    folder = night.shop.release.images()
     name = "here.io_rocm_jax_rocm7.10.0-jax0.9.1-py3.12"
     assert list(dict.fromkeys(key for key in asked if key.startswith(folder))) == [
         folder, f"{folder}{'2' * 64}/{name}/record.json",

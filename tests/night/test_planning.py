@@ -192,7 +192,7 @@ def test_github_gets_at_most_its_limit_of_jobs_or_an_error(setting):
 
 
 def test_a_set_for_several_families_is_staged_once_and_gated_and_promoted_by_each(setting):
-    shared = replace(setting, channel=replace(setting.channel, layout="both"))
+    shared = replace(setting, channel=replace(setting.channel, one_build=True))
     plan, apart = made(shared), made(setting)
 
     def stages(plan: NightPlan) -> list[str]:
@@ -214,7 +214,7 @@ def test_a_set_for_several_families_is_staged_once_and_gated_and_promoted_by_eac
 
 
 def test_what_one_family_released_is_kept_and_another_goes_on(setting):
-    shared = replace(setting, channel=replace(setting.channel, layout="shared"))
+    shared = replace(setting, channel=replace(setting.channel, one_build=True))
     sets = {
         ("gfx94X-dcgpu", MANIFEST): SetSeen(state="released"),
         ("gfx90c", MANIFEST): SetSeen(state="gated"),
@@ -226,7 +226,7 @@ def test_what_one_family_released_is_kept_and_another_goes_on(setting):
 
 
 def test_a_shared_channel_with_sets_of_one_family_goes_on_as_before(setting):
-    shared = replace(setting, channel=replace(setting.channel, layout="both"))
+    shared = replace(setting, channel=replace(setting.channel, one_build=True))
     recipe = values.replace(RECIPE, families=("gfx90c",))
     one, other = (planning.plan(s, [recipe], [], StoreContents()) for s in (shared, setting))
     assert one.to_bytes() == other.to_bytes()

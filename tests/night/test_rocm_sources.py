@@ -155,15 +155,15 @@ def test_a_multiarch_tarball_has_no_family_and_tolerates_no_second_source(
 
 
 @pytest.mark.parametrize(
-    ("layout", "there", "made"),
+    ("one_build", "there", "made"),
     [
-        ("shared", ("multiarch", "gfx90a"), {"x": "--family=gfx90a,gfx94X-dcgpu"}),
-        ("shared", ("gfx90a",), {}),
-        ("family", ("multiarch", "gfx90a"), {"x-gfx90a": "--gfx-targets=gfx90a"}),
+        (True, ("multiarch", "gfx90a"), {"x": "--family=gfx90a,gfx94X-dcgpu"}),
+        (True, ("gfx90a",), {}),
+        (False, ("multiarch", "gfx90a"), {"x-gfx90a": "--gfx-targets=gfx90a"}),
     ],
 )
-def test_a_shared_channel_builds_the_newest_multiarch_tarball_once_for_all_families(
-    layout, there, made, tmp_path, runner
+def test_a_channel_of_one_build_builds_the_newest_multiarch_tarball_once_for_all_families(
+    one_build, there, made, tmp_path, runner
 ):
     (tmp_path / "jax").mkdir()
     for group in there:
@@ -175,20 +175,20 @@ def test_a_shared_channel_builds_the_newest_multiarch_tarball_once_for_all_famil
         f"     rocm: {{source: {name_of('gfx90a')}}}}}\n"
     )
     recipes, absent = resolve(
-        tmp_path, runner, is_shared=layout == "shared", own=("--family-file=/own.yaml",)
+        tmp_path, runner, one_build=one_build, own=("--family-file=/own.yaml",)
     )
     chosen = {
         recipe.name: " ".join(w for w in recipe.argv if w.startswith(("--gfx", "--famil")))
         for recipe in recipes
     }
-    own = " --family-file=/own.yaml" if layout == "shared" else ""
+    own = " --family-file=/own.yaml" if one_build else ""
     expected = {name: word + own for name, word in made.items()}
     assert chosen == {**expected, "one": "--gfx-targets=gfx90a"}
-    if layout == "shared" and made:
+    if one_build and made:
         assert recipes[0].families == ("gfx90a", "gfx94X-dcgpu")
         assert recipes[0].rocm.endswith(name_of("multiarch"))
     reasons = {cell.name: (cell.family, cell.absent) for cell in absent}
-    if layout == "shared":
+    if one_build:
         lacks = ("", ".: lists no multiarch tarball, for all families")
         assert reasons == ({} if made else {"build.x": lacks})
     else:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from datetime import timedelta
 
 import pytest
-from support.wheelset import Shop, make_set, pass_gate
+from support.wheelset import WHO, Shop, make_set, pass_gate, wheel_key
 
 from rocwheel.base.store.file import FileStore
 from rocwheel.base.values import replace
@@ -160,7 +160,7 @@ def test_deleting_waits_as_long_as_the_pages_were_stored_with(
     manifest = make_set(tmp_path / "a", pythons=("3.12",))
     shop.stage(tmp_path / "a")
     shop.channel = replace(shop.channel, retention=Retention(staging_days=1))
-    wheel = shop.store.root / shop.staging.key(manifest.built[0].filename)
+    wheel = shop.store.root / wheel_key(shop.staging, manifest.built[0].filename)
     data = wheel.read_bytes()
     if command == "repair":
         shop.prune(days=2)
@@ -179,7 +179,7 @@ def test_deleting_waits_as_long_as_the_pages_were_stored_with(
     if command == "prune":
         shop.prune(days=2)
     else:
-        retention.repair(shop.staging)
+        retention.repair(shop.staging, WHO)
     assert not wheel.exists()
     assert min(clock.when("deleted")) >= before + SECONDS
 
@@ -189,11 +189,12 @@ def test_prune_leaves_no_bytes_of_a_spent_name(shop, tmp_path, clock) -> None:
     manifest = make_set(tmp_path / "a", pythons=("3.12",))
     shop.stage(tmp_path / "a")
     folder = shop.store.root / shop.staging.key("")
-    wheels = {path: path.read_bytes() for path in folder.glob("*.whl*")}
+    wheels = {path: path.read_bytes() for path in folder.glob("files/*/*.whl*")}
     assert len(wheels) == 2 * len(manifest.built)
     shop.channel = replace(shop.channel, retention=Retention(staging_days=1))
     for _ in range(2):
         shop.prune(days=2)
-        assert not list(folder.glob("*.whl*"))
+        assert not list(folder.glob("files/*/*.whl*"))
         for path, data in wheels.items():
+            path.parent.mkdir(exist_ok=True)
             path.write_bytes(data)

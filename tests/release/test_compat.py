@@ -51,7 +51,7 @@ def test_a_release_is_exercised_where_its_verdicts_pass(tmp_path, console, capsy
     assert rows
     assert {row["family"] for row in rows} == {FAMILY.name}
     assert {row["exercised"] for row in rows} == {"smoke, unit"}
-    for path in (tmp_path / "store").rglob("verdicts/*/*/unit/*.json"):
+    for path in (tmp_path / "store").rglob("verdicts/*/*/*/unit/*.json"):
         path.unlink()
     rows = json.loads(ask(capsys, *words))["Released"]
     assert {row["exercised"] for row in rows} == {"smoke"}

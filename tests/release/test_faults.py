@@ -23,7 +23,7 @@ import pytest
 from support.counted import CALIBRATION
 from support.faults import KINDS, Fault
 from support.tiers import merge_tries
-from support.wheelset import FAMILY, WHO, Shop, make_set, pass_gate
+from support.wheelset import FAMILY, WHO, Shop, make_set, pass_gate, wheel_key
 
 from rocwheel.base.errors import ObjectMissingError, PromotionError, RocwheelError, StoreError
 from rocwheel.base.parallel import each
@@ -67,7 +67,7 @@ def at_prefix(shop: Shop, name: str, options: Options = QUICK) -> Shop:
 
 def listed(place, project: str) -> dict[str, str]:
     """File names and hashes as pip sees them; read from the page that is served."""
-    key = place.key(f"{project}/index.html")
+    key = f"{place.index}/{project}/index.html"
     try:
         data, _ = place.store.read(key)
     except ObjectMissingError:
@@ -83,10 +83,10 @@ def assert_consistent(place, manifest) -> None:
         shown = listed(place, project)
         assert shown in ({}, ours)
         for name, sha256 in shown.items():
-            info = place.store.info(place.key(name))
+            info = place.store.info(wheel_key(place, name))
             assert info is not None
             assert place.store.digest(info) == sha256
-            assert place.store.info(place.metadata(name)) is not None
+            assert place.store.info(f"{wheel_key(place, name)}.metadata") is not None
     assert not plugin or pjrt
 
 
@@ -385,7 +385,7 @@ def test_pip_never_sees_half_a_release_however_often_promotions_are_killed(
     moments: list[str] = []
     with (
         Site(shop.store).running() as site,
-        Watcher(shop.release, f"{site.url}{shop.release.root}/", tmp_path / "pip") as watcher,
+        Watcher(shop.release, f"{site.url}{shop.release.index}/", tmp_path / "pip") as watcher,
     ):
         for number in range(1, 51 if FULL else 21):
             if not FULL and number > 3 and any(item.startswith("open") for item in moments):

@@ -20,7 +20,7 @@ from support import night
 from support.roles import CELLS, a_night, private_bucket
 from support.s3 import BUCKET, READER
 from support.serving import serving
-from support.wheelset import FAMILY, Shop, make_set, pass_gate
+from support.wheelset import FAMILY, Shop, make_set, pass_gate, wheel_key
 
 from rocwheel.base.errors import ObjectDiffersError, RefusedError
 from rocwheel.base.home import Home
@@ -135,7 +135,7 @@ def test_a_set_goes_all_the_way_through_a_bucket_that_strangers_may_not_read(
     )
     assert chosen == []
     with serving(shop.store) as site:
-        index = f"{site.url}{shop.release.root}/"
+        index = f"{site.url}{shop.release.index}/"
         installed = Command(
             argv=(
                 sys.executable, "-m", "pip", "install", "--quiet", "--isolated", "--no-cache-dir",
@@ -168,6 +168,9 @@ def test_what_is_brought_has_the_manifests_digest_or_does_not_stay(shop, tmp_pat
     manifest = make_set(tmp_path / "wh", pythons=(str(PYTHON),))
     shop.stage(tmp_path / "wh")
     wheel = manifest.built[0]
+    odd = shop.staging.wheel(wheel.filename, "0" * 64)
+    path = tmp_path / "wh" / wheel.filename
+    shop.store.create(odd, path, headers=shop.staging.wheel_headers)
     with pytest.raises(ObjectDiffersError, match=wheel.sha256):
         manifests.bring(shop.staging, {wheel.filename: "0" * 64}, tmp_path / "bad")
     assert list((tmp_path / "bad").iterdir()) == []
@@ -257,7 +260,7 @@ def test_each_role_does_its_part_and_no_other_does_it(
     store = as_role("reporter").store
     with (
         serving(store) as site,
-        urllib.request.urlopen(f"{site.url}{shop.release.root}/jaxlib/") as page,
+        urllib.request.urlopen(f"{site.url}{shop.release.index}/jaxlib/") as page,
     ):
         assert b".whl#sha256=" in page.read()
 
@@ -344,7 +347,7 @@ def test_each_role_runs_its_cells_of_a_whole_night_and_no_others(tmp_path, monke
         (known,) = log.read(place).sets.values()
         assert known.standing is Standing.LISTED
         assert [made.manifest for made in images.records(place)] == [known.id]
-        assert answer(place.link("jaxlib/index.html")) == 403, "strangers may not read"
+        assert answer(f"{place.url}jaxlib/index.html") == 403, "strangers may not read"
 
 
 def test_a_public_bucket_is_a_case_of_its_own(servers, tmp_path, monkeypatch, console) -> None:
@@ -353,4 +356,4 @@ def test_a_public_bucket_is_a_case_of_its_own(servers, tmp_path, monkeypatch, co
     shop = Shop(servers.fresh_url("public"), console)
     manifest = make_set(tmp_path / "wh", pythons=(str(PYTHON),))
     shop.stage(tmp_path / "wh")
-    assert answer(shop.staging.link(manifest.built[0].filename)) == 200
+    assert answer(shop.staging.served(wheel_key(shop.staging, manifest.built[0].filename))) == 200

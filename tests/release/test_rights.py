@@ -152,17 +152,21 @@ def test_every_role_does_its_work_and_no_other_roles(world, tmp_path, capsys) ->
 def test_a_runner_writes_verdicts_of_its_family_and_nothing_else(world, tmp_path) -> None:
     manifest = make_set(tmp_path / "wh", pythons=("3.12",))
     world.shop("builder").stage(tmp_path / "wh")
-    staging, release = f"v2-staging/{FAMILY.name}", f"v2/{FAMILY.name}"
+    staging, release, cell = "v2-staging", "v2", f"{'1' * 64}/{FAMILY.name}/3.12/unit"
     mine = verdicts.add(world.runner(), make_verdict(manifest))
-    assert world.may("runner", "put_object", f"{staging}/{OURS}/verdicts/x", Body=b"x")
+    assert world.may("runner", "put_object", f"{staging}/{OURS}/verdicts/{cell}/x", Body=b"x")
+    old = f"{staging}/{FAMILY.name}/{OURS}/verdicts/x", f"{staging}/all/{OURS}/verdicts/{cell}/x"
+    for key in old:
+        assert world.may("runner", "put_object", key, Body=b"x"), "of sets of before 0.3"
     for key in (
-        f"v2-staging/{OTHER}/{OURS}/verdicts/x",
-        f"{release}/{OURS}/verdicts/x",
+        f"{staging}/{OURS}/verdicts/{cell.replace(FAMILY.name, OTHER)}/x",
+        f"{staging}/{OTHER}/{OURS}/verdicts/x",
+        f"{release}/{OURS}/verdicts/{cell}/x",
         f"{staging}/{OURS}/manifests/{'0' * 64}.json",
         f"{staging}/{OURS}/log/99.json",
         f"{release}/{OURS}/log/1.json",
-        f"{staging}/{manifest.built[0].filename}",
-        f"{staging}/jaxlib/index.html",
+        f"{staging}/files/{'1' * 16}/{manifest.built[0].filename}",
+        f"{staging}/{FAMILY.name}/jaxlib/index.html",
         f"{OURS}/probe",
     ):
         assert not world.may("runner", "put_object", key, Body=b"x"), key
@@ -183,14 +187,15 @@ def test_a_verdict_that_a_runner_overwrites_becomes_a_failure_and_never_a_pass(
     assert world.may("runner", "put_object", failed, Body=forged)
     capsys.readouterr()
     assert world.run("promoter", "promote", "--manifest", manifest.sha256, "--json") == 9
-    (cell,) = json.loads(capsys.readouterr().out)["blocked_by"]
+    (cell,) = json.loads(capsys.readouterr().out)["families"][FAMILY.name]["blocked_by"]
     assert (cell["suite"], cell["state"]) == ("smoke", "flaky")
     assert "its contents differ from its name" in cell["why"]
 
 
 def test_who_stages_puts_approvals_and_no_other_role_does(world) -> None:
     """The promoter neither: it could not sign one, and what lies there is not its word."""
-    approval = f"v2-staging/{FAMILY.name}/{OURS}/attestations/{'1' * 64}/approval/{'2' * 64}.json"
+    base = f"v2-staging/{OURS}/attestations/{'1' * 64}/{FAMILY.name}"
+    approval = f"{base}/approval/{'2' * 64}.json"
     may = [role for role in ROLES if world.may(role, "put_object", approval, Body=b"x")]
     assert may == ["builder"]
     assert not [role for role in ROLES if world.may(role, "delete_object", approval)]
@@ -216,8 +221,8 @@ def test_every_role_that_writes_records_may_have_them_kept(world, console) -> No
         place = shop.release if role == "promoter" else shop.staging
         probe = place.runners_probe if role == "runner" else f"{OURS}/probe"
         store = channel.open(probe_key=probe)
-        name = {"runner": "verdicts/x", "imager": "images/x"}.get(role, "log/1.json")
-        key = place.key(f"{OURS}/{name}")
+        own = {"runner": place.report("1" * 64, "3.12", "unit", "x"), "imager": place.images("x")}
+        key = own.get(role, place.log(1))
         store.create(key, b"{}", headers=place.record_headers)
         head = admin.head_object(Bucket=bucket, Key=key)
         assert head.get("ObjectLockMode") == "GOVERNANCE", role
@@ -226,7 +231,8 @@ def test_every_role_that_writes_records_may_have_them_kept(world, console) -> No
 def test_the_promoter_prunes_what_is_old_and_cannot_stage(world, tmp_path) -> None:
     manifest = make_set(tmp_path / "wh", pythons=("3.12",))
     world.shop("builder").stage(tmp_path / "wh")
-    wheel = f"v2-staging/{FAMILY.name}/{manifest.built[0].filename}"
+    first = manifest.built[0]
+    wheel = world.shop("builder").staging.wheel(first.filename, first.sha256)
     assert not world.may("promoter", "put_object", wheel, Body=b"x")
     assert world.may("promoter", "delete_object", wheel)
     assert not world.may("builder", "delete_object", wheel)
@@ -391,12 +397,12 @@ def test_all_prefixes_of_a_channel_are_in_its_policies() -> None:
     nightly = channels.channel(Path(__file__).parents[2] / "ci/channels.yaml", "nightly")
     text = json.dumps(rights.policy(nightly, rights.ROLES["runner"], family="gfx942"))
     for prefix in ("v2-staging", "v2-rocm10-staging"):
-        assert f"arn:aws:s3:::therock-nightly-python/{prefix}/gfx942/{OURS}/verdicts/*" in text
+        assert f"arn:aws:s3:::therock-nightly-python/{prefix}/{OURS}/verdicts/*/gfx942/*" in text
 
 
-def test_a_role_of_one_family_changes_nothing_of_another_below_all(world) -> None:
+def test_a_role_of_one_family_changes_nothing_of_another(world) -> None:
     """A builder of X put passes of Y, and a promoter of X deleted verdicts of Y."""
-    shared = replace(channels.of_store(world.url), layout="both")
+    shared = channels.of_store(world.url)
     logins = {}
     for role in ("builder", "runner", "promoter"):
         document = rights.policy(shared, rights.ROLES[role], family=FAMILY.name)
@@ -405,10 +411,10 @@ def test_a_role_of_one_family_changes_nothing_of_another_below_all(world) -> Non
         logins[f"both {role}"] = login(world.server, name, document)
         enforce(world.server)
     world.logins |= logins
-    below, name = f"v2-staging/all/{OURS}", "1" * 64
+    below, name = f"v2-staging/{OURS}", "1" * 64
     for family, own in ((OTHER, False), (FAMILY.name, True)):
         verdict = f"{below}/verdicts/{name}/{family}/3.12/unit/{name}.json"
-        result = f"{below}/attestations/{name}/{family}/test-result/3.12/unit/{name}/1.json"
+        result = f"v2-staging/all/{OURS}/attestations/{name}/{family}/test-result/3.12/unit/{name}/1.json"
         for key, may in ((verdict, own), (result, False)):  # results of 0.2 get no more
             assert world.may("both runner", "put_object", key, Body=b"x") is may, key
             for role in ("builder", "promoter"):

@@ -83,7 +83,7 @@ def two_directions(patch) -> None:
     def change(now, entry):
         after = bring(now, entry)
         out = {
-            name: replace(known, standing=Standing.HELD)
+            name: replace(known, families=dict.fromkeys(known.families, Standing.HELD))
             for name, known in now.sets.items()
             if name not in entry.sets
         }
@@ -145,15 +145,15 @@ def errors_are_losses(patch) -> None:
     patch.setattr(log, "commit", commit)
 
 
-def delete(place, names) -> None:
-    for name in names:
-        place.store.delete(place.key(name))
+def delete(place, paths) -> None:
+    for path in paths:
+        place.store.delete(place.key(path))
 
 
 def deletes_first(patch) -> None:
     def prepare(self, now, entry):
-        for names in self.leaving(now).values():
-            delete(self.place, names)
+        for paths in self.leaving(now).values():
+            delete(self.place, paths)
         return entry
 
     patch.setattr(retention.Prune, "prepare", prepare)
@@ -163,7 +163,7 @@ def deletes_unsettled(patch) -> None:
     repair = operations.repair
 
     def change(place, now, projects, **how):
-        delete(place, now.spent_names())
+        delete(place, now.spent_paths())
         return repair(place, now, projects, **how)
 
     patch.setattr(operations, "repair", change)
@@ -232,7 +232,7 @@ def ahead(scene) -> None:
     for key in (place.json(JAXLIB), *place.views(JAXLIB, folder_keys=False)):
         data, info = store.read(key)
         number = str(page.mark(data)).encode()
-        for before in (b'rocwheel-log":', b'rocwheel-log" content="'):
+        for before in (b'rocwheel-entry":', b'rocwheel-entry" content="'):
             data = data.replace(before + number, before + b"9")
         assert page.mark(data) == 9
         store.replace(key, data, previous=info, headers=place.view_headers)

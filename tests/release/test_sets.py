@@ -7,9 +7,11 @@ from support.wheelset import FAMILY, make_set
 
 import amdgpu_family_matrix as matrix
 from rocwheel.base.errors import ConfigError, PromotionError, WheelError
+from rocwheel.base.store.file import FileStore
 from rocwheel.base.values import replace
 from rocwheel.base.versions import WheelKind
 from rocwheel.records.manifest import MANIFEST
+from rocwheel.records.places import Place
 from rocwheel.release import wheelset
 
 
@@ -19,7 +21,8 @@ def metadata_of(folder: Path, manifest) -> dict[str, bytes]:
 
 def entries_of(folder: Path, **options):
     manifest = make_set(folder, **options)
-    return wheelset.entries(manifest, metadata_of(folder, manifest), uploaded="")
+    place = Place(store=FileStore(folder), root="v2", family="gfx90a")
+    return wheelset.entries(manifest, metadata_of(folder, manifest), place, uploaded="")
 
 
 def test_a_wheelhouse_is_its_manifest_and_nothing_else(tmp_path: Path) -> None:

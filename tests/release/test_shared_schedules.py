@@ -1,8 +1,7 @@
 """The real code under forced interleavings, where two families and `all` show one log.
 
 As test_schedules.py, with what holds there beside that (docs/release-protocol.md, "Several indexes of
-one log"): an index shows a set only after an entry that made it pass for it, and lines of another
-log stay.
+one log"): an index shows a set only after an entry that made it pass for it.
 """
 
 from __future__ import annotations
@@ -61,8 +60,10 @@ def listed_by_any(view: str):
         of = Known.of
 
         def any_of(self, asked: str):
-            is_meant = self.families and (asked == ALL) == (view == ALL) and asked
-            return replace(self, families={}) if is_meant else of(self, asked)
+            is_meant = (asked == ALL) == (view == ALL) and (self.must or asked != ALL)
+            if not is_meant:
+                return of(self, asked)
+            return replace(self, families={asked: self.standing})
 
         patch.setattr(Known, "of", any_of)
 
@@ -83,13 +84,13 @@ def must_of_the_last(patch) -> None:
 
 
 def all_is_left_out(patch) -> None:
-    indexes = operations.indexes
+    concerned = operations.concerned
 
-    def change(place, now, views=()):
-        every = indexes(place, now, views)
-        return every[1:] or every if views and "" not in views else every
+    def change(now, entry):
+        return concerned(now, entry) - {ALL}
 
-    patch.setattr(operations, "indexes", change)
+    patch.setattr(operations, "concerned", change)
+    patch.setattr(state, "concerned", change)
 
 
 def prunes_for_one(patch) -> None:
@@ -110,8 +111,14 @@ def prunes_for_one(patch) -> None:
     patch.setitem(state._CHANGES, Action.PRUNE, change)
 
 
-def own_lines_alone(patch) -> None:
-    patch.setattr(operations, "beside", lambda _index, page, _number: page)
+def all_lists_the_alone(patch) -> None:
+    of, views = Known.of, Known.views
+
+    def any_of(self, asked: str):
+        return of(self if self.must else replace(self, must=(*self.families,)), asked)
+
+    patch.setattr(Known, "of", any_of)
+    patch.setattr(Known, "views", property(lambda self: (*views.fget(self), ALL)))
 
 
 MUTANTS = {
@@ -120,7 +127,7 @@ MUTANTS = {
     "must is fixed": (must_of_the_last, "A of x, which leads", "promote A y", "repair"),
     "all is touched": (all_is_left_out, "A", "rollback A x", "rollback A y"),
     "a prune is of all families": (prunes_for_one, "A", "prune A", "yank A"),
-    "other lines stay": (own_lines_alone, "A", "rollback A x", "yank A"),
+    "all lists sets for several": (all_lists_the_alone, "nothing", "promote O x", "repair"),
 }
 
 

@@ -28,7 +28,7 @@ from sigstore.verify import Verifier
 from support import engines, sigstore
 from support.serving import serving
 from support.trust import World
-from support.wheelset import make_verdict
+from support.wheelset import make_verdict, wheel_key
 
 from rocwheel.base.errors import ConfigError, StoreError
 from rocwheel.cli import main
@@ -107,7 +107,7 @@ def test_a_set_is_released_and_verified_without_a_key_or_a_network(team, capsys,
     for path in (team.bundle, team.ci / "trust.yaml", team.ci / "trust_config.json"):
         shutil.copy(path, fresh)
     wheel = team.manifest.built[0].filename
-    shutil.copy(team.shop.store.root / team.shop.release.key(wheel), fresh)
+    shutil.copy(team.shop.store.root / wheel_key(team.shop.release, wheel), fresh)
     capsys.readouterr()
     assert main(["trust", "verify", f"{fresh}/{wheel}", f"--keys={fresh}/trust.yaml"]) == 0
     lines = capsys.readouterr().out.splitlines()
@@ -145,7 +145,7 @@ def served(team):
     with serving(team.shop.store) as site:
         channels = team.ci / "channels.yaml"
         channels.write_text(channels.read_text() + f"    public_url: {site.url.rstrip('/')}\n")
-        team.index = f"{site.url.rstrip('/')}/{team.shop.release.root}/"
+        team.index = f"{site.url.rstrip('/')}/{team.shop.release.index}/"
         yield team
 
 
@@ -169,7 +169,7 @@ def test_pages_name_the_provenance_of_each_wheel(served, monkeypatch, instance) 
     """PyPI's own library verifies what PEP 740 asks: publisher, name and digest."""
     served.release()
     found = provenances(served)
-    folder = served.shop.store.root / served.shop.release.root
+    root = served.shop.store.root
     config = ClientTrustConfig.from_json(instance.config.read_text())
     verifier = Verifier(trusted_root=config.trusted_root)
     monkeypatch.setattr(Verifier, "production", lambda **_: verifier)
@@ -179,7 +179,7 @@ def test_pages_name_the_provenance_of_each_wheel(served, monkeypatch, instance) 
         (bundle,) = found[wheel.filename].attestation_bundles
         assert bundle.publisher == release
         (attestation,) = bundle.attestations
-        dist = Distribution.from_file(folder / wheel.filename)
+        dist = Distribution.from_file(root / wheel_key(served.shop.release, wheel.filename))
         kind, _ = attestation.verify(release, dist, offline=True)
         assert kind == "https://docs.pypi.org/attestations/publish/v1"
         wrong = GitHubPublisher(repository="others/wheels", workflow="release.yml")

@@ -8,7 +8,18 @@ import json
 import zipfile
 
 import pytest
-from support.wheelset import FAMILY, NOW, WHO, Shop, applied, make_set, make_verdict, pass_gate, ran
+from support.wheelset import (
+    FAMILY,
+    NOW,
+    WHO,
+    Shop,
+    applied,
+    make_set,
+    make_verdict,
+    pass_gate,
+    ran,
+    wheel_key,
+)
 
 from rocwheel.base import store
 from rocwheel.base.errors import PromotionError, RocwheelError, StoreError, WheelError
@@ -46,8 +57,8 @@ def test_metadata_is_read_out_of_the_wheel(shop, tmp_path) -> None:
     """A `.metadata` with another requirement, and its digest in every staging record."""
     manifest = staged(shop, tmp_path)
     name = next(w.filename for w in manifest.built if w.kind == "plugin")
-    data, _ = shop.store.read(shop.staging.metadata(name))
-    overwrite(shop, shop.staging.metadata(name), data + b"Requires-Dist: evil\n")
+    data, _ = shop.store.read(f"{wheel_key(shop.staging, name)}.metadata")
+    overwrite(shop, f"{wheel_key(shop.staging, name)}.metadata", data + b"Requires-Dist: evil\n")
     (entry,) = shop.entries(shop.staging)
     files = [
         replace(file, metadata_sha256="e" * 64, requires_python=">=2", yanked="x")
@@ -57,7 +68,7 @@ def test_metadata_is_read_out_of_the_wheel(shop, tmp_path) -> None:
     overwrite(shop, shop.staging.log(1), forged.to_bytes())
     shop.store.delete(shop.staging.state)
     shop.promote(manifest)
-    released, _ = shop.store.read(shop.release.metadata(name))
+    released, _ = shop.store.read(f"{wheel_key(shop.release, name)}.metadata")
     assert released == data
     (shown,) = shop.shown(shop.release, PLUGIN)
     assert (shown.requires_python, shown.yanked, shown.version) == (
@@ -250,7 +261,7 @@ def test_huge_pages_and_snapshots_are_not_read_into_memory_and_made_again(
 
 
 def page(shop, project: str) -> bytes:
-    return shop.store.read(shop.release.key(f"{project}/index.html"))[0]
+    return shop.store.read(f"{shop.release.index}/{project}/index.html")[0]
 
 
 def test_a_verdict_that_failed_blocks_although_staging_says_otherwise(shop, tmp_path) -> None:
@@ -274,13 +285,13 @@ def test_adoption_keeps_yanks_and_a_yank_without_a_reason_is_one(
     old = make_set(tmp_path / "old", pythons=("3.12",))
     for wheel in old.built:
         shop.store.create(
-            place.key(wheel.filename),
+            f"{place.index}/{wheel.filename}",
             tmp_path / "old" / wheel.filename,
             headers=place.wheel_headers,
         )
     name = old.built[0].filename
     shop.store.create(
-        place.key("jaxlib/index.html"), f'<a {attribute} href="../{name}">x</a>'.encode(),
+        f"{place.index}/jaxlib/index.html", f'<a {attribute} href="../{name}">x</a>'.encode(),
         headers=place.view_headers,
     )  # fmt: skip
     applied(adopt.plan(place, who=WHO))
@@ -290,28 +301,6 @@ def test_adoption_keeps_yanks_and_a_yank_without_a_reason_is_one(
     assert link.yanked == reason
 
 
-def test_a_log_that_was_lost_is_made_again_above_what_pages_show(shop, tmp_path) -> None:
-    manifest = staged(shop, tmp_path)
-    shop.promote(manifest)
-    place = shop.release
-    for item in list(shop.store.keys(place.key("_rocwheel/"))):
-        shop.store.delete(item.key)
-    other = make_set(tmp_path / "other", jax="0.9.2", pythons=("3.12",))
-    shop.stage(tmp_path / "other")
-    pass_gate(shop.staging, other)
-    with pytest.raises(StoreError, match=r"the log is damaged: .* missing") as caught:
-        shop.promote(other)
-    assert "index adopt" in caught.value.hint
-    applied(adopt.plan(place, who=WHO))
-    shop.promote(other)
-    assert {w.filename for w in (*manifest.built, *other.built)} == {
-        link.filename
-        for project in ("jaxlib", "jax-rocm7-pjrt", PLUGIN)
-        for link in links(page(shop, project))
-    }
-    assert audit.check(place).problems == ()
-
-
 def test_two_publishers_of_new_projects_are_both_in_the_list(shop, tmp_path) -> None:
     one = make_set(tmp_path / "one", pythons=("3.12",))
     two = make_set(tmp_path / "two", jax="0.9.2", pythons=("3.12",))
@@ -319,7 +308,7 @@ def test_two_publishers_of_new_projects_are_both_in_the_list(shop, tmp_path) -> 
     for plan in plans:  # both read an empty place
         stage.apply(plan, console=shop.console)
     assert {w.project for w in (*one.built, *two.built)} == log.read(shop.staging).projects
-    root, _ = shop.store.read(shop.staging.key("index.html"))
+    root, _ = shop.store.read(f"{shop.staging.index}/index.html")
     assert all(f">{w.project}</a>".encode() in root for w in one.built)
 
 

@@ -44,7 +44,7 @@ channels:
   try:
     store: {store}
     prefixes: {{"7": {{staging: v2-staging, release: v2}}}}
-    layout: {layout}
+    one_build: {one_build}
 """
 
 
@@ -59,7 +59,7 @@ class World:
     suffix: str = "+rocm7.1"
     quarantine: int = 3
     options: object = None  # of the store, for a server that is not AWS
-    layout: str = ""  # of a channel; "" for the store without one
+    one_build: bool | None = None  # of a channel; None for the store without one
 
     def __post_init__(self) -> None:
         from support.counted import CALIBRATION
@@ -71,7 +71,7 @@ class World:
         (self.folder / "ci" / "calibration.yaml").write_text(CALIBRATION)
         self.settings()
         self.script()
-        text = CHANNEL.format(store=self.store, layout=self.layout or "family")
+        text = CHANNEL.format(store=self.store, one_build=str(bool(self.one_build)).lower())
         (self.folder / "channels.yaml").write_text(text)
         self.remember("gfx90a", "gfx942", "gfx94X-dcgpu", "gfx950-dcgpu", "gfx1151")
 
@@ -85,7 +85,7 @@ class World:
         channel = channels.of_store(self.store)
         if self.options:
             channel = replace(channel, options=self.options)
-        if self.layout:
+        if self.one_build is not None:
             channel = channels.channel(self.folder / "channels.yaml", "try")
         store = channel.open()
         past = history.SuiteHistory(tests={"a": 1000})
@@ -109,7 +109,7 @@ class World:
 
     @property
     def target(self) -> list[str]:
-        if self.layout:
+        if self.one_build is not None:
             return ["--channel=try", f"--channels-file={self.folder}/channels.yaml"]
         return [f"--store={self.store}"]
 

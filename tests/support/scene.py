@@ -18,8 +18,9 @@ from collections import Counter
 from collections.abc import Collection, Iterator
 from contextlib import contextmanager
 from functools import lru_cache
-from pathlib import Path
+from pathlib import Path, PurePosixPath
 from typing import NamedTuple
+from urllib.parse import unquote
 
 import pytest
 from support.schedule import WRITES, Conductor
@@ -149,7 +150,7 @@ class Scene:
                     shown = self._links(key)
                     found.append({link.filename for link in shown})
                     for link in shown:
-                        self._is_there(place.key(link.filename), link)
+                        self._is_there(resolved(key, unquote(link.url)), link)
                 listed[project] = set().union(*found)
             for plugin in listed[PLUGIN]:
                 version, python = plugin.split("-")[1:3]
@@ -193,7 +194,7 @@ class Scene:
             names = {
                 item.key.removeprefix(place.key("")) for item in self.shop.store.keys(place.key(""))
             }
-            assert not names & set(found.spent_names()), "a spent name is there after a repair"
+            assert not names & set(found.spent_paths()), "a spent name is there after a repair"
         self.look()
         for process in processes:
             if process.was_killed:
@@ -213,7 +214,7 @@ class Scene:
         for known in found.sets.values():
             if known.standing is not Standing.PRUNED and known.id in sets:
                 for wheel in sets[known.id].built:
-                    info = self.shop.store.info(place.key(wheel.filename))
+                    info = self.shop.store.info(place.wheel(wheel.filename, wheel.sha256))
                     assert info, f"{wheel.filename}: held by {known.id[:8]}, and gone"
 
     def _check_report(self, process, done: int) -> None:
@@ -242,6 +243,17 @@ def mend(place) -> None:
         lost |= more
     (planned,) = audit.plan_repairs([place], WHO, tuple(map(str, lost)))
     audit.apply_repair(planned)
+
+
+def resolved(page: str, url: str) -> str:
+    """The key that a page's link leads to."""
+    parts: list[str] = []
+    for part in (*PurePosixPath(page).parent.parts, *PurePosixPath(url).parts):
+        if part == "..":
+            parts.pop()
+        else:
+            parts.append(part)
+    return "/".join(parts)
 
 
 @lru_cache(maxsize=4096)

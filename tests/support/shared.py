@@ -24,7 +24,7 @@ class SharedShop(Shop):
     """A channel whose sets lie below `all`, with an index for each of their families."""
 
     def __init__(self, url: str, console, **changes) -> None:
-        super().__init__(url, console, **{"layout": "both", "name": "try", **changes})
+        super().__init__(url, console, **{"one_build": True, "name": "try", **changes})
         self.staging = self.channel.staging(self.store, ALL, 7)
         self.release = self.channel.release(self.store, ALL, 7)
 
@@ -75,7 +75,7 @@ class SharedShop(Shop):
 
     def index(self, view: str, *, staged: bool = False):
         """The place whose pages a user of this index reads."""
-        return (self.staging if staged else self.release).shown_as(view)
+        return (self.staging if staged else self.release).of(view)
 
     def seen(self, view: str, *, staged: bool = False) -> set[str]:
         """What an installer finds in an index, the same in each form, each where it leads to."""

@@ -171,6 +171,13 @@ def applied(plan: adopt.Adoption | withdraw.ChangePlan) -> None:
     operations.perform(plan.operation, plan.state)
 
 
+def wheel_key(place, filename: str) -> str:
+    """Where a wheel lies that a set of this version brought, or would lie."""
+    keys = (item.key for item in place.store.keys(place.key("files/")))
+    found = (key for key in keys if key.rpartition("/")[2] == filename)
+    return next(found, place.wheel(filename, "f" * 64))
+
+
 def ran(suite: str, manifest: Manifest, **changes) -> Ran:
     """What a runner with our suites would have run."""
     known = SUITES[suite]

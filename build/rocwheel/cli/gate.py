@@ -135,7 +135,7 @@ def _found(
     target = Target(app, asked)
     place, manifest = target.staged(app, asked.manifest)
     stored = verdicts.find(place, manifest.sha256)
-    case = trusting(app, target.channel).case(place.view, app.now())
+    case = trusting(app, target.channel).case(place.family, app.now())
     unsigned, signed = evidence.unsigned(place, manifest, stored, case), []
     wanted = (asked.python, asked.suite, f"/{shards}")
     for item in stored:

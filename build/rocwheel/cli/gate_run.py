@@ -269,7 +269,7 @@ def _wheels(
         raise click.UsageError("give --manifest with --channel or --store, or --wheels")
     target = Target(app, options)
     place, manifest = target.staged(app, options.manifest)
-    case = trusting(app, target.channel).case(place.view, app.now())
+    case = trusting(app, target.channel).case(place.family, app.now())
     evidence.check_built(place, manifest, case)  # before any of it runs here
     return target.family, manifest, place, subject.of_manifest(manifest, python, place)
 

@@ -201,12 +201,13 @@ def serve(app: App, target: TargetOptions, host: str, port: int) -> None:
 
 def _install_lines(place: Place, url: str) -> tuple[str, ...]:
     """Return lines to paste: the set of the newest plugin, then jax from the package index."""
-    state = log.read(place, None).of(place.view)
+    state = log.read(place, None).of(place.family)
     for project in sorted(name for name in state.projects if name.endswith("-plugin")):
         files = [item for item in state.shown(project) if item.yanked is None]
         if files:
             newest = max(files, key=lambda item: parsed(item.version))
-            manifest = manifests.find(place, newest.manifest) if newest.manifest else None
+            at = state.at(place, newest.manifest)
+            manifest = manifests.find(at, newest.manifest) if newest.manifest else None
             if manifest is not None:
                 return Install.of(manifest, url).pip
             return Install.of_version(project, newest.version, url).pip

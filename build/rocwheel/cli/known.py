@@ -134,12 +134,12 @@ def _channel(ctx: click.Context) -> Channel:
 
 def digests(ctx: click.Context) -> tuple[str, ...]:
     """Wheel sets of a family, by the first digits. Raises ConfigError, StoreError."""
-    from rocwheel.release.ledger import manifests
+    from rocwheel.release.ledger import log
 
     channel = _channel(ctx)
     family = ctx.params.get("family") or ""
     pairs = channel.pairs(channel.open(), family if isinstance(family, str) else family[0][0])
-    names = (name for pair in pairs for place in pair for name in manifests.names(place))
+    names = (name for pair in pairs for place in pair for name in log.read(place).sets)
     return tuple(dict.fromkeys(name[:12] for name in names))
 
 

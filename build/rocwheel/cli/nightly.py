@@ -159,7 +159,7 @@ def _plan(
             environ=app.environ,
             tool=resolving.tool_of(app.home, app.runner),
             tool_repository=git.origin(app.home.root, runner=app.runner),
-            is_shared=target.channel.is_shared,
+            one_build=target.channel.one_build,
             own=own_words,
         )
         recipes, absent = resolving.resolve(settings, families, world)

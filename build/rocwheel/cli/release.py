@@ -37,6 +37,7 @@ from rocwheel.release import operations, retention, withdraw
 from rocwheel.release import promote as promotion
 from rocwheel.release import stage as staging
 from rocwheel.release import status as standing
+from rocwheel.release.ledger import log
 from rocwheel.release.ledger.state import Action
 from rocwheel.release.trust import head
 from rocwheel.release.trust.policy import KeyRole, Signer
@@ -222,7 +223,7 @@ def _change(
         place, set_id = withdraw.place_of(releases, files[0]), ""
     else:
         raise click.UsageError("give --manifest, or --file")
-    is_by_family = place.family == ALL and action in {Action.ROLLBACK, Action.RESTORE}
+    is_by_family = action in {Action.ROLLBACK, Action.RESTORE}
     chosen_families = where.names if is_by_family else ()
     planned = withdraw.plan(
         place,
@@ -333,10 +334,12 @@ def status(
 
 def _refresh(app: App, place: Place, families: Iterable[str]) -> None:
     """Renew the page of what fits together beside each index; the change itself is done by now."""
-    views = dict.fromkeys((place.family, *(families if place.is_split else ())))
-    for index in map(place.shown_as, views) if not place.is_staging else ():
+    if place.is_staging:
+        return
+    state = log.read(place)
+    for index in operations.indexes(place, state, {*families, ALL}):
         try:
-            compat.refresh(index, app.home.ci)
+            compat.refresh(index, state, app.home.ci)
         except RocwheelError as exc:
             app.console.warn(f"{index.compat} is as before: {exc}")
 

@@ -141,7 +141,7 @@ FAMILY = _target(
     metavar="NAME",
     type=known.OneOf(known.families),
     default="",
-    help="GPU family; required unless the channel has one index for all.",
+    help="GPU family; default: all.",
 )
 
 
@@ -162,7 +162,7 @@ manifest_options = option_set(
         metavar="LIST",
         type=known.ListOf(known.families_or_all),
         multiple=True,
-        help="GPU families; default, if the channel has one index for all: all of the set's.",
+        help="GPU families; default: all of the set's.",
     ),
     _target(
         "--manifest",
@@ -214,12 +214,9 @@ class Target:
         """Raise UsageError, ConfigError, or StoreError where a folder does not exist."""
         self.channel = options.open(app)
         named = (options.family,) if isinstance(options.family, str) else options.family
-        names = [name for name in named if name] or [ALL] * self.channel.is_shared
-        has_all = self.channel.layout != "family"
-        if not names:
-            raise known.lacking("--family", known.families_or_all if has_all else known.families)
+        names = [name for name in named if name] or [ALL]
         self.own = options.own_families(app)
-        self.names = tuple(name for name in names if name != ALL or not has_all)
+        self.names = tuple(name for name in names if name != ALL)
         # A set is also taken back for a family that the matrix has no more.
         is_one = isinstance(options, TargetOptions)
         self.families = tuple(map(self._named, self.names)) if is_one else ()
@@ -262,17 +259,20 @@ class Target:
         hint = f"copy it from `status`: {SHORTEST} digits or more"
         if len(digits) < SHORTEST or set(digits) - set("0123456789abcdef"):
             raise ConfigError(f"{text}: no such file, and no SHA-256", hint=hint)
-        places = [place for pair in self.pairs() for place in pair]
-        matches = {sha256: place for place in places for sha256 in manifests.names(place, digits)}
-        if len(matches) != 1:
+        found = dict[str, Place]()
+        for place in (place for pair in self.pairs() for place in pair):
+            state = log.read(place)
+            named = (n for n in state.sets if is_sha256(n) and n.startswith(digits))
+            found |= {name: state.at(place, name) for name in named if name not in found}
+        if len(found) != 1:
             tuple(map(self._named, self.names))  # of a name that is none no set is expected
-            what = f"{text}: {len(matches)} manifests of {self.view} begin with these digits"
-            hint = "give more digits" if matches else "`status` lists those that are staged"
+            what = f"{text}: {len(found)} manifests of {self.view} begin with these digits"
+            hint = "give more digits" if found else "`status` lists those that are staged"
             raise ConfigError(what, hint=hint)
-        sha256, place = matches.popitem()
+        sha256, place = found.popitem()
         if manifest := manifests.find(place, sha256):
             return manifest
-        raise ConfigError(f"{text}: the manifest went away", hint="run the command again")
+        raise ConfigError(f"{place.store.locate(place.manifest(sha256))}: missing", hint=hint)
 
     def staged(self, app: App, text: str) -> tuple[Place, Manifest]:
         """Staging place and manifest that --manifest names, for a runner.
@@ -281,6 +281,7 @@ class Target:
         """
         manifest = self.manifest(app, text)
         place, _ = self.channel.pair(self.store, manifest, self.family.name)
+        place = log.read(place).at(place, manifest.sha256)
         store = self.channel.open(probe_key=place.runners_probe)
         return replace(place, store=store), manifest
 

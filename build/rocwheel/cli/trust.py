@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import re
 from collections.abc import Iterable, Iterator
 from datetime import timedelta
 from pathlib import Path
@@ -49,6 +50,7 @@ from rocwheel.release.trust import (
 from rocwheel.release.trust.policy import KeyRole, Signer
 
 _DAYS = click.IntRange(1, 36_500)
+_FILES = re.compile(r"/files/[0-9a-f]{16}\Z")  # where a wheel lies, which is no index
 at_least_option = option(
     "--at-least",
     section="Target",
@@ -308,8 +310,11 @@ def _asked(app: App, asked: str, statements: str, reader: online.Reader) -> Iter
                 yield online.Asked(name=str(one), sha256=sha256, bundle=bundle)
     elif what.endswith(".whl"):
         folder, _, name = what.rpartition("/")
-        found = reader.offer(folder, unquote(name))
-        yield reader.asked(found, folder, what, reader.client.digest(what)[0])
+        if _FILES.search(folder) and "://" not in given:
+            raise click.UsageError("--statements URL says which index offers the wheel")
+        index = given if _FILES.search(folder) else folder
+        found = reader.offer(index, unquote(name))
+        yield reader.asked(found, index, what, reader.client.digest(found.url)[0])
     else:
         for found in reader.offers(what):
             yield reader.asked(found, what, found.filename, found.sha256)

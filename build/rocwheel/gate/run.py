@@ -82,7 +82,8 @@ def lines(request: GateRequest, host: Host) -> Iterator[str | SetupError]:
     planned = _plan_install(request, host, interpreter, host.cache / WORK / "<new>", nothing)
     if place := request.wheels.place:
         yield from (
-            f"bring {place.store.locate(place.key(name))}" for name in request.wheels.stored
+            f"bring {place.store.locate(place.wheel(*item))}"
+            for item in request.wheels.stored.items()
         )
     for path, text in planned.files:
         yield f"write {path}:"

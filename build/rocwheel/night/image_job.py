@@ -106,7 +106,7 @@ def plan(
 
     Raises ConfigError, StoreError, RocmError.
     """
-    known = log.read(release).of(release.view).sets.get(manifest.sha256)
+    known = log.read(release).of(release.family).sets.get(manifest.sha256)
     is_released = known is not None and known.standing is Standing.LISTED
     for lacks, hint in (
         (not options.unreleased,

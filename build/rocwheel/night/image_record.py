@@ -18,7 +18,7 @@ from rocwheel.base.versions import PythonVersion
 from rocwheel.image import recipe as image_recipe
 from rocwheel.image.recipe import ImagedSet, RuntimeBase, RuntimeRecipe
 from rocwheel.night.settings import ImageSettings, NightSettings
-from rocwheel.records.places import OURS, Place
+from rocwheel.records.places import Place
 from rocwheel.records.verdict import State, Verdict
 from rocwheel.release.ledger import log
 from rocwheel.release.ledger.nights import WheelRecipe
@@ -76,7 +76,7 @@ class ImageRecord(Value, frozen=True, kw_only=True):
 
 
 def _folder(place: Place, config: str) -> str:
-    return place.key(f"{OURS}/images/{config.removeprefix('sha256:')}/")
+    return place.images(f"{config.removeprefix('sha256:')}/")
 
 
 def put(place: Place, record: ImageRecord) -> None:
@@ -89,7 +89,7 @@ def records(place: Place, references: Collection[str] | None = None) -> tuple[Im
     """Return all records, the oldest first; with `references`, read those of these alone."""
     names = None if references is None else {_plain(name) for name in references}
     kept = []
-    for item in place.store.keys(place.key(f"{OURS}/images/")):
+    for item in place.store.keys(place.images()):
         folder, _, file = item.key.rpartition("/")
         if file != "record.json" or not (names is None or folder.rpartition("/")[2] in names):
             continue
@@ -102,7 +102,7 @@ def records(place: Place, references: Collection[str] | None = None) -> tuple[Im
 
 def listed(place: Place) -> list[dict[str, Any]]:
     """Return what `--json` shows of the recorded images of a place, the newest last."""
-    sets = log.read(place).of(place.view).sets
+    sets = log.read(place).of(place.family).sets
     return [
         to_builtins(item)
         | {

@@ -110,7 +110,7 @@ class _Made:
             )
             for family in recipe.families
         ]
-        is_one = self._setting.channel.is_shared and len(sets) > 1  # one set, which names them
+        is_one = self._setting.channel.one_build and len(sets) > 1  # one set, which names them
         names = ("all",) if is_one else recipe.families
         build = self._add(
             name,

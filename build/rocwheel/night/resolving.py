@@ -48,7 +48,7 @@ class World(Plain, frozen=True, kw_only=True):
     environ: Mapping[str, str]  # what requests to a registry obey
     tool: str  # commit of rocwheel, or its version
     tool_repository: str = ""  # that it was cloned from
-    is_shared: bool = False  # by the channel's layout: one set for all families of an entry
+    one_build: bool = False  # as the channel says: one set for all families of an entry
     own: tuple[str, ...] = ()  # the option that names families of one's own
 
 
@@ -76,7 +76,7 @@ def resolve(
         try:
             for made in resolver.of(item):
                 if isinstance(made, WheelRecipe):
-                    if taken := _taken(made, recipes, is_shared=world.is_shared):
+                    if taken := _taken(made, recipes):
                         absent.append(taken)
                     else:
                         recipes.append(made)
@@ -111,7 +111,7 @@ def _quiet(
         yield Cell(name=f"source.{name}", kind="source", argv=(), absent=text)
 
 
-def _taken(recipe: WheelRecipe, recipes: Sequence[WheelRecipe], *, is_shared: bool) -> Cell | None:
+def _taken(recipe: WheelRecipe, recipes: Sequence[WheelRecipe]) -> Cell | None:
     """Return the cell of a build whose wheels would have the names of an earlier recipe's.
 
     Two streams may offer one version of ROCm, from other commits: an index takes a name once.
@@ -119,8 +119,7 @@ def _taken(recipe: WheelRecipe, recipes: Sequence[WheelRecipe], *, is_shared: bo
 
     def names(of: WheelRecipe) -> tuple[object, ...]:
         suffixes = [word for word in of.argv if word.startswith("--wheel-")]
-        of_all = is_shared and len(of.families) > 1  # it lies in a place of its own
-        return of.jax, of.jax_commit, of.rocm_version, suffixes, of_all
+        return of.jax, of.jax_commit, of.rocm_version, suffixes
 
     for other in recipes:
         meet = {*other.families} & {*recipe.families} and {*other.pythons} & {*recipe.pythons}
@@ -164,7 +163,7 @@ class _Resolver(Plain, frozen=True):
 
     def is_apart(self, item: SetSettings) -> bool:
         """Return whether each family has a set of its own, of its own tarball."""
-        is_one = self.world.is_shared and len(self.wanted(item)) > 1
+        is_one = self.world.one_build and len(self.wanted(item)) > 1
         return bool(item.rocm.tarballs) and not is_one
 
     def of(self, item: SetSettings) -> Iterator[WheelRecipe | Cell]:
@@ -237,7 +236,7 @@ class _Resolver(Plain, frozen=True):
         image = self.image_of(item.image)
         targets = tuple(dict.fromkeys(t for family in of for t in self.families[family].targets))
         chosen: tuple[str, ...] = (f"--gfx-targets={','.join(targets)}",) if targets else ()
-        if world.is_shared and len(of) > 1:
+        if world.one_build and len(of) > 1:
             chosen = (f"--family={','.join(of)}", *world.own)
         date = world.now.strftime("%Y%m%d")
         engine = f"--executor={item.executor or EXECUTOR}"

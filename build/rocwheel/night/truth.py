@@ -639,7 +639,8 @@ def _family(family: Family, channel: Channel, store: Store, now: datetime) -> Fa
         for row in rows:
             if row.state == "released" and row.known.yanked < row.files:
                 is_newer = row.released > newest.green_since
-                if is_newer and (manifest := manifests.find(release, row.set_id)):
+                at = release.at(row.known.home)
+                if is_newer and (manifest := manifests.find(at, row.set_id)):
                     sizes = {kind.value: 0 for kind in WheelKind}
                     for wheel in manifest.built:
                         sizes[wheel.kind] = max(sizes[wheel.kind], wheel.size)
@@ -661,10 +662,8 @@ def _family(family: Family, channel: Channel, store: Store, now: datetime) -> Fa
 
 def _index(release: Place, set_id: str) -> str:
     """Return the URL for a family's users: that of `all` where it lists the set, else their own."""
-    if release.family == ALL:
-        known = log.read(release).of(ALL).sets.get(set_id)
-        release = release.of(ALL) if known and known.standing is Standing.LISTED else release
-    return release.url
+    known = log.read(release).of(ALL).sets.get(set_id)
+    return (release.of(ALL) if known and known.standing is Standing.LISTED else release).url
 
 
 def built_of(book: Book) -> tuple[WheelRecipe, ...]:

@@ -180,8 +180,7 @@ def plan_pruning(
     old = nights.names()[:-keep]
     stay = tuple(name for name in old if _may_go_on(nights, name, who.now))
     every = (pair for name in families for pair in channel.pairs(store, name))
-    # what is for several families goes for all of them, once
-    pairs = {two.root: (one.of(one.family), two.of(two.family)) for one, two in every}
+    pairs = {two.root: (one, two) for one, two in every}  # families share them
     return NightPruning(
         nights=tuple(name for name in old if name not in stay),
         stay=stay,

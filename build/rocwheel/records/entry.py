@@ -3,15 +3,18 @@
 from __future__ import annotations
 
 from functools import lru_cache
-from typing import Final, Literal
+from typing import Annotated, Final, Literal, TypeAlias
 
+import msgspec
 from msgspec import UNSET, UnsetType
 from packaging.utils import InvalidWheelFilename, canonicalize_name, parse_wheel_filename
 from packaging.version import Version
 
 from rocwheel.base.errors import ConfigError
 from rocwheel.base.values import Count, Sha256, Sha256OrNone, Value
+from rocwheel.records.places import FILES, SHORT
 
+Folder: TypeAlias = Annotated[str, msgspec.Meta(pattern=r"\A[a-z][0-9a-zA-Z-]*\Z")]
 DEPENDENT: Final = "-plugin"  # ends the names of projects that need the others
 
 
@@ -33,6 +36,15 @@ class Entry(Value, frozen=True, kw_only=True):
     rocm: str = ""
     manifest: str = ""
     provenance: Literal[True] | UnsetType = UNSET  # a file of PEP 740 lies beside its statements
+    folder: Folder | UnsetType = UNSET  # of the prefix, where it lies since before 0.3
+
+    @property
+    def path(self) -> str:
+        """Where it lies below the prefix, and its METADATA beside it with `.metadata`.
+
+        Two families may have other bytes of one name, so the bytes name the folder.
+        """
+        return f"{self.folder or f'{FILES}/{self.sha256[:SHORT]}'}/{self.filename}"
 
 
 def rank(project: str) -> int:
@@ -46,10 +58,10 @@ def parsed(version: str) -> Version:
     return Version(version)
 
 
-def version_of(filename: str) -> tuple[str, str]:
+def version_of(path: str) -> tuple[str, str]:
     """Return the project (PEP 503) and version in a wheel's name. Raises ConfigError."""
     try:
-        project, version, _, _ = parse_wheel_filename(filename)
+        project, version, _, _ = parse_wheel_filename(path.rpartition("/")[2])
     except InvalidWheelFilename as exc:
         raise ConfigError(str(exc), hint="copy the name from the index") from exc
     return canonicalize_name(project), str(version)

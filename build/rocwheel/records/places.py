@@ -1,8 +1,9 @@
 """Every key in a staging or release prefix, spelt in one place; `docs/layout.md` lists them.
 
-A wheel lies directly below `<prefix>/<family>/`, its page below `<prefix>/<family>/<project>/`,
-rocwheel's own objects below `<prefix>/<family>/_rocwheel/`. For sets of several families, `all`
-stands in a family's place, and each family has pages of its own, a *view*.
+One prefix has one log, of all families. What is ours and not the installers' lies below
+`<prefix>/_rocwheel/`, wheels below `<prefix>/files/`, the pages of a family, or of `all`, below
+`<prefix>/<family>/`. Before 0.3 each family had a log there, and `all` one: a set of then
+keeps its *home*, the folder in which its wheels and records stay.
 """
 
 from __future__ import annotations
@@ -20,7 +21,10 @@ from rocwheel.base.store import HTML, JSON, SIMPLE_JSON, WHEEL, Headers, Store
 COMPAT: Final = "compat.html"
 OURS: Final = "_rocwheel"
 BUNDLE: Final = "bundle.jsonl"  # the public copy of the statements about a released set
-FOREIGN: Final = "foreign"  # stands for a manifest where files came before us
+FILES: Final = "files"  # the folder of all wheels
+SHORT: Final = 16  # digits of a wheel's SHA-256 that name its folder: other bytes lie elsewhere
+FOREIGN: Final = "foreign"  # begins what stands for a manifest where files came before us
+OWN: Final = "own"  # home of a set of before 0.3: a folder with its family's name
 
 _Item = TypeVar("_Item")
 _Result = TypeVar("_Result")
@@ -28,14 +32,13 @@ _Result = TypeVar("_Result")
 
 @dataclass(frozen=True, kw_only=True)
 class Place:
-    """The staging or release prefix of one family, or of `all`, in an open store."""
+    """A staging or release prefix in an open store, as the users of one index see it."""
 
     record_headers: ClassVar = Headers(content_type=JSON, is_record=True)
     store: Store
-    root: str  # "v2/gfx94X-dcgpu", "v2/all"
-    family: str
-    view: str = ""  # the family, or `all`, as which it is looked at; its own family without one
-    is_split: bool = False  # each family has pages of its own, beside those of `all`
+    root: str  # "v2"
+    family: str  # whose index: a family's, or that of `all`
+    home: str = ""  # of a set of before 0.3: OWN for a folder of its family's, or ALL
     is_staging: bool = False
     public_url: str = ""  # of the store's own root, behind a CDN or web server
     page_cache: str = ""  # Cache-Control
@@ -43,29 +46,18 @@ class Place:
     # proxies and CA bundle on the way to that URL
     public_environ: Mapping[str, str] = field(default_factory=dict, repr=False, compare=False)
 
-    def __post_init__(self) -> None:
-        """Set the view to the family's own if none is named."""
-        object.__setattr__(self, "view", self.view or self.family)
+    def of(self, family: str) -> Place:
+        """Return the same place as the users of a family, or of `all`, see it."""
+        return replace(self, family=family)
 
-    def of(self, view: str) -> Place:
-        """Return the same place as one family, or `all`, sees it."""
-        return replace(self, view=view)
-
-    def shown_as(self, view: str) -> Place:
-        """Return the same place with the pages that one family, or `all`, has of its own."""
-        return replace(self, view=view, is_split=self.is_split or view != self.family)
-
-    @property
-    def beside(self) -> Place:
-        """The other log that has lines on a family's pages: its own, or that of `all`."""
-        family = ALL if self.family == self.view else self.view
-        root = f"{self.root.rpartition('/')[0]}/{family}"
-        return replace(self, root=root, family=family, is_split=family == ALL)
+    def at(self, home: str) -> Place:
+        """Return the same place for the records of a set with that home."""
+        return replace(self, home=home)
 
     @property
     def index(self) -> str:
-        """Where the pages lie: "v2/gfx94X-dcgpu", also of a view of "v2/all"."""
-        return f"{self.root.rpartition('/')[0]}/{self.view}" if self.is_split else self.root
+        """Where the pages lie: "v2/gfx94X-dcgpu"."""
+        return f"{self.root}/{self.family}"
 
     def each(self, work: Callable[[_Item], _Result], items: Iterable[_Item]) -> list[_Result]:
         """Run `work` on items, as many at once as the store takes connections."""
@@ -86,23 +78,20 @@ class Place:
     @property
     def url(self) -> str:
         """What `--index-url` takes; always ends with a slash."""
-        return self._served(f"{self.index}/")
+        return self.served(f"{self.index}/")
 
     def link(self, name: str) -> str:
         """Return the URL under which an installer finds `name` below this place."""
-        return self._served(self.key(name))
+        return self.served(self.key(name))
 
-    def _served(self, key: str) -> str:
+    def served(self, key: str) -> str:
+        """Return the URL of a key."""
         if self.public_url:
             return f"{self.public_url.rstrip('/')}/{quote(key, safe='/')}"
         return self.store.http(key)
 
     def key(self, name: str) -> str:
         return f"{self.root}/{name}"
-
-    def metadata(self, filename: str) -> str:
-        """Key of a wheel's core metadata (PEP 658)."""
-        return self.key(f"{filename}.metadata")
 
     def json(self, project: str) -> str:
         """Key of a page's JSON form; "" is the list of projects."""
@@ -118,12 +107,31 @@ class Place:
         """Key of the page that says which JAX goes with which ROCm, GPU and CPython."""
         return f"{self.index}/{COMPAT}"
 
+    def images(self, name: str = "") -> str:
+        """Key of a record of a runtime image."""
+        return f"{self.index}/{OURS}/images/{name}"
+
+    # Records of one set: they stay in its home.
+
+    @property
+    def folder(self) -> str:
+        """The folder of the prefix that is the set's home; "" of one that came since 0.3."""
+        return {"": "", OWN: self.family, ALL: ALL}[self.home]
+
+    def record(self, name: str) -> str:
+        """Return how a record of a set is called below the place: `_rocwheel/…`, or in its home."""
+        return f"{self.folder and f'{self.folder}/'}{OURS}/{name}"
+
+    def wheel(self, filename: str, sha256: str) -> str:
+        """Key of a set's wheel; what the index says of it has its path."""
+        return self.key(f"{self.folder or f'{FILES}/{sha256[:SHORT]}'}/{filename}")
+
     def manifest(self, sha256: str) -> str:
-        return self.key(f"{OURS}/manifests/{sha256}.json")
+        return self.key(self.record(f"manifests/{sha256}.json"))
 
     def verdicts(self, manifest: str) -> str:
         """Key prefix of everything runners of its family wrote about a manifest."""
-        return self.key(f"{OURS}/verdicts/{manifest}/{self._own}")
+        return self.key(self.record(f"verdicts/{manifest}/{self._own}"))
 
     @property
     def runners_probe(self) -> str:
@@ -138,18 +146,24 @@ class Place:
         """Key of a report of a verdict; `name` starts with the identity of the run."""
         return f"{self.verdicts(manifest)}{python}/{suite}/{name}"
 
-    def attestation(self, manifest: str, name: str = "") -> str:
-        """Key of a signed statement about a manifest; without a name the prefix of all."""
-        return self.key(f"{OURS}/attestations/{manifest}/{self._own}{name}")
+    def built(self, manifest: str, name: str = "") -> str:
+        """Key of what is stated of a set whatever its family; without a name the prefix of all."""
+        return self.key(self.record(f"attestations/{manifest}/{name}"))
 
-    def provenance(self, manifest: str, filename: str) -> str:
-        """Key of a released wheel's provenance (PEP 740), which all families share."""
-        return self.key(f"{OURS}/attestations/{manifest}/{filename}.provenance")
+    def attestation(self, manifest: str, name: str = "") -> str:
+        """Key of a family's signed statement about a manifest; without a name the prefix of all."""
+        return self.built(manifest, f"{self._own}{name}")
+
+    def bundle(self, sha256: str) -> str:
+        """Key of a set's signed statements, which an entry of the log names by their digest."""
+        return self.key(self.record(f"bundles/{sha256}.jsonl"))
 
     @property
     def _own(self) -> str:
-        """Folder of a family's own objects: below `all` it has the family's name."""
-        return "" if self.view == self.family else f"{self.view}/"
+        """Where a family keeps what is its own: in a folder with its name, but for its own home."""
+        return "" if self.home == OWN else f"{self.family}/"
+
+    # The log, its snapshot and head, of all sets.
 
     def log(self, number: int) -> str:
         """Key of one entry of the log; creating it is the commit."""
@@ -170,18 +184,9 @@ class Place:
         return self.key(f"{OURS}/files.json")
 
     @property
-    def listings(self) -> str:
-        """Key prefix of what versions before 0.3 kept in place of that."""
-        return self.key(f"{OURS}/listings/")
-
-    @property
     def head(self) -> str:
         """Key of the statement that says with which entry the log ends, and until when."""
         return self.key(f"{OURS}/head.json")
-
-    def bundle(self, sha256: str) -> str:
-        """Key of a set's signed statements, which an entry of the log names by their digest."""
-        return self.key(f"{OURS}/bundles/{sha256}.jsonl")
 
     @property
     def wheel_headers(self) -> Headers:

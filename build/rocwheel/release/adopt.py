@@ -1,8 +1,8 @@
-"""`index adopt`: wheels that lay in a prefix before rocwheel, listed as they are.
+"""`index adopt`: wheels that lay in a family's folder before rocwheel, listed as they are.
 
-They become a set of their own, `foreign`, which is kept and shown and never pruned. Yanks are taken
-over from the pages that list the files. A log that was lost is made again this way, too: it then
-continues above the highest number that a page shows.
+They become a set of their own, which is kept and shown and never pruned, and stay where they are.
+Yanks are taken over from the pages that list them. It begins an index: one that has a set already
+takes nothing over, and a log that was lost comes back from a copy of the bucket.
 """
 
 from __future__ import annotations
@@ -12,18 +12,16 @@ from dataclasses import dataclass
 from typing import Any
 
 from rocwheel.base import files
-from rocwheel.base.choices import ALL
 from rocwheel.base.errors import ConfigError, PromotionError, StoreError
 from rocwheel.base.store import Counter
-from rocwheel.base.values import Plain, replace
+from rocwheel.base.values import Plain
 from rocwheel.base.versions import timestamp
 from rocwheel.records.entry import Entry, version_of
 from rocwheel.records.places import FOREIGN, Place
 from rocwheel.release import operations, wheelset
 from rocwheel.release.audit import downloaded
-from rocwheel.release.index.page import MARK_ALL, Link, links, mark
-from rocwheel.release.index.publish import claimed
-from rocwheel.release.ledger import log, manifests
+from rocwheel.release.index.page import Link, links, mark
+from rocwheel.release.ledger import log
 from rocwheel.release.ledger.state import Action, Holding, IndexState, Transition
 from rocwheel.release.operations import Operation, Who
 
@@ -34,20 +32,16 @@ class Adopt(Operation):
 
     entries: tuple[Entry, ...]
     metadata: Mapping[str, bytes]
-    begins: bool = False  # pages are here and no log: even without a file there shall be one
 
     def wanted(self, state: IndexState) -> Collection[str]:  # noqa: ARG002
         return {entry.project for entry in self.entries}
 
     def decide(self, state: IndexState) -> Transition | None:
-        known = {name for project in self.wanted(state) for name in state.listing(project).names}
-        new = tuple(entry for entry in self.entries if entry.filename not in known)
-        # Nothing says for which families these were: they are on the index of all.
-        own = [ALL] if self.place.family == ALL else []
-        brings = [Holding(set=FOREIGN, files=new)] if new else []
-        if brings or (self.begins and not state.head):
-            return self.entry(state, Action.ADOPT, brings=brings, families=own, must=own)
-        return None
+        family = self.place.family
+        if not self.entries or family in state.views:
+            return None
+        brings = [Holding(set=f"{FOREIGN}-{family}", files=self.entries)]
+        return self.entry(state, Action.ADOPT, brings=brings, families=[family])
 
     def prepare(self, state: IndexState, entry: Transition | None) -> Transition | None:  # noqa: ARG002
         place, data = self.place, self.metadata
@@ -62,7 +56,6 @@ class Adoption(Plain, frozen=True, kw_only=True):
 
     operation: Adopt
     state: IndexState
-    left: tuple[str, ...] = ()  # wheels that were withdrawn, or are of an unfinished promotion
 
     @property
     def entries(self) -> tuple[Entry, ...]:
@@ -75,18 +68,10 @@ class Adoption(Plain, frozen=True, kw_only=True):
 
     def lines(self) -> list[str]:
         place = self.operation.place
-        lines = []
+        lines = operations.carried_lines(place, self.state) if self.entries else []
         for item in self.entries:
             yanked = "" if item.yanked is None else f", yanked: {item.yanked}"
-            where = place.locate(item.filename)
-            lines.append(f"adopt    {where} ({item.sha256}){yanked}")
-        lines += [
-            f"left     {place.locate(name)}: on no page: withdrawn, or of an "
-            "unfinished operation, which the same again completes (`prune --orphans` removes it)"
-            for name in self.left
-        ]
-        if self.is_needed and not self.entries:
-            lines.append(f"log      {place.location}: begins anew")
+            lines.append(f"adopt    {place.locate(item.path)} ({item.sha256}){yanked}")
         return lines
 
     def to_json(self, *, dry_run: bool) -> dict[str, Any]:
@@ -94,50 +79,31 @@ class Adoption(Plain, frozen=True, kw_only=True):
         return {
             "state": done if self.is_needed else "nothing-to-do",
             "files": [item.filename for item in self.entries],
-            "left": list(self.left),
         }
 
 
 def plan(place: Place, *, who: Who, count: Counter | None = None) -> Adoption:
-    """Find the wheels at a place that no set holds; read every one of them.
+    """Find the wheels in a family's folder, where its index has no set; read every one of them.
 
-    Raises PromotionError when a page that another tool made lists a file that is not there.
+    Raises PromotionError when a page that another tool made lists a file that is not there,
+    StoreError where the log was lost.
     """
     state = log.load(place, log.read(place), None)
-    if state.number:
-        operations.check_sound(place, state)
-    if place.family == ALL and not state.number and claimed(place.of(ALL), ""):
-        raise StoreError(
-            f"{place.location}: the log is gone, and which family a set had passed for with it",
-            hint=f"put {place.logs} back from a copy of the bucket",
-        )
-    base = place.key("")
+    operations.check_sound(place, state)
+    base = f"{place.index}/"
     names = [info.key.removeprefix(base) for info in place.store.keys(base)]
-    wheels = frozenset(name for name in names if "/" not in name and name.endswith(".whl"))
-    shown, highest, has_pages = _pages(place, names, wheels)
-    if highest > state.number:
-        # A page follows its entry: what is not in the log now is gone, not about to come.
-        state = log.load(place, log.read(place), None)
-    is_new = has_pages and not state.number
-    if not state.number:
-        state = replace(state, number=highest, saved=highest)
-    known = {name for project in state.projects for name in state.listing(project).names}
-    # An operation that puts such a set goes on, or was stopped: half of a set is not listed.
-    half = {w.filename for one in manifests.of_no_set(place, state.sets) for w in one.wheels}
-    left = half & wheels - known - shown.keys()
-    if highest and is_new:  # pages of ours show all that was listed: the rest was withdrawn
-        left |= wheels - known - shown.keys()
-    foreign = place.each(
-        lambda name: _foreign(place, name, shown.get(name), count), sorted(wheels - known - left)
-    )
+    wheels = sorted(name for name in names if "/" not in name and name.endswith(".whl"))
+    if place.family in state.views:
+        wheels, names = [], []
+    shown = _pages(place, names, frozenset(wheels))
+    foreign = place.each(lambda name: _foreign(place, name, shown.get(name), count), wheels)
     operation = Adopt(
         place=place,
         who=who,
         entries=tuple(entry for entry, _ in foreign),
         metadata={entry.filename: data for entry, data in foreign},
-        begins=is_new,
     )
-    return Adoption(operation=operation, state=state, left=tuple(sorted(left)))
+    return Adoption(operation=operation, state=state)
 
 
 def _foreign(
@@ -147,9 +113,10 @@ def _foreign(
         project, version = version_of(name)
     except ConfigError as exc:
         raise PromotionError(
-            f"{place.locate(name)}: {exc}", hint="rename or remove it: no installer can use it"
+            f"{place.store.locate(place.index)}/{name}: {exc}",
+            hint="rename or remove it: no installer can use it",
         ) from exc
-    with downloaded(place, name, count) as (path, info):
+    with downloaded(place, f"{place.family}/{name}", count) as (path, info):
         metadata = wheelset.read_metadata(path)
     entry = Entry(
         filename=name,
@@ -161,32 +128,29 @@ def _foreign(
         uploaded=timestamp(info.modified),
         requires_python=wheelset.requires_python(metadata, name=name),
         yanked=shown.yanked if shown else None,
+        folder=place.family,
     )
     return entry, metadata
 
 
-def _pages(
-    place: Place, names: list[str], wheels: frozenset[str]
-) -> tuple[dict[str, Link], int, bool]:
-    """Read what pages that are here show of each file, and the highest number on one.
-
-    Every file they list must be one that is taken over, but for the lines of the log of `all`; at
-    last, whether there is a page that shows more than those.
-    """
-    shown, numbers = dict[str, Link](), [0]
+def _pages(place: Place, names: list[str], wheels: frozenset[str]) -> dict[str, Link]:
+    """Read what pages that are here show of each file, which must be one that is taken over."""
+    shown = dict[str, Link]()
     for name in names:
         if name != "index.html" and (not name.endswith("/index.html") or name.startswith("_")):
             continue
-        data, _ = place.store.read(place.key(name))
-        numbers.append(-1 if (number := mark(data)) is None else number)
-        is_shared = mark(data, MARK_ALL) is not None
+        where = f"{place.index}/{name}"
+        data, _ = place.store.read(where)
+        if mark(data):
+            raise StoreError(
+                f"{place.store.locate(where)}: shows an entry of a log that is gone",
+                hint=f"put {place.logs} back from a copy of the bucket",
+            )
         for link in links(data):
-            if is_shared and link.url.startswith("../../"):
-                continue
             if link.filename not in wheels:
                 raise PromotionError(
-                    f"{place.locate(name)}: lists {link.filename}, which is not here",
+                    f"{place.store.locate(where)}: lists {link.filename}, which is not here",
                     hint="copy the file here first, or take it off that page",
                 )
             shown[link.filename] = link
-    return shown, max(numbers), any(numbers)
+    return shown

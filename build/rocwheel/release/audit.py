@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from rocwheel.base import files
+from rocwheel.base.choices import ALL
 from rocwheel.base.errors import ConfigError, ObjectMissingError, RocwheelError, WheelError
 from rocwheel.base.store import Counter, HugeError, ObjectInfo, fetch, glance
 from rocwheel.base.values import Plain, replace
@@ -45,30 +46,42 @@ def check(place: Place, *, count: Counter | None = None) -> Checked:
     Requires-Python; requirements within each set.
     """
     state = log.load(place, log.read(place), None)
+    if state.before:
+        lines = operations.carried_lines(place, state)
+        return Checked(files=0, problems=(*lines, f"`{place.command('repair')}` does it"))
     damage = operations.damage(place, state, state.projects)
     problems = list(status.problems(place, state, damage))
     if damage and not place.is_staging:
         return Checked(files=0, problems=tuple(problems))  # pages know more than it
     problems += _check_log(place, state)
     problems += check_pages(place, state)
-    listed = [entry for project in sorted(state.projects) for entry in state.shown(project)]
+    views = [state.of(view) for view in _views(place, state)]
+    pairs = product(views, sorted(state.projects))
+    listed = {entry.path: entry for seen, project in pairs for entry in seen.shown(project)}
     metadata: dict[str, bytes] = {}
 
     def one(entry: Entry) -> list[str]:
-        wrong, data = _check_file(place, entry, count)
-        metadata[entry.filename] = data
+        known = state.sets.get(entry.manifest)
+        wrong, data = _check_file(place, entry, known.home if known else "", count)
+        metadata[entry.path] = data
         return wrong
 
-    for wrong in place.each(one, listed):
+    for wrong in place.each(one, listed.values()):
         problems += wrong
     problems += _check_sets(place, state, metadata)
     return Checked(files=len(listed), problems=tuple(problems))
+
+
+def _views(place: Place, state: IndexState) -> tuple[str, ...]:
+    """Return the indexes that are looked at: one family's, or with `all` every one."""
+    return state.views if place.family == ALL else (place.family,)
 
 
 class IndexRepair(Plain, frozen=True, kw_only=True):
     """What is wrong with the pages of a place, and what was deleted there."""
 
     place: Place
+    who: Who
     problems: tuple[str, ...]
     skips: tuple[Transition, ...] = ()  # entries that stand for damaged ones
     deleted: tuple[str, ...] = ()  # keys; known when it was applied
@@ -118,7 +131,7 @@ def _is(place: Place, name: str, number: int) -> bool:
 
 
 def _plan_repair(place: Place, who: Who, skip: Collection[str]) -> IndexRepair:
-    place = place.of(place.family)  # what is mended is all that shows its log
+    place = place.of(ALL)  # what is mended is all that shows its log
     state, skips = log.read(place, None, afresh=not place.is_staging), list[int]()
     for _ in skip:  # each shows what is damaged after it
         damaged = operations.damage(place, state, state.projects, skips)
@@ -126,7 +139,7 @@ def _plan_repair(place: Place, who: Who, skip: Collection[str]) -> IndexRepair:
             skips.append(named[0])
             state = log.read(place, None, skips=skips)
     operations.check_sound(place, state, pages=state.projects, skips=skips)
-    problems = check_pages(place, state)
+    problems = operations.carried_lines(place, state) or check_pages(place, state)
     problems += [f"{place.location}: entry {n} changes nothing from now on" for n in skips]
     shown = operations.indexes(place, state) if skips else ()
     for index, project in product(shown, sorted(state.projects)):
@@ -134,18 +147,18 @@ def _plan_repair(place: Place, who: Who, skip: Collection[str]) -> IndexRepair:
         where, names = place.store.locate(index.index), {link.filename for link in links(data)}
         problems += [
             f"{where}: lists {entry.filename} again: roll its set back if not meant"
-            for entry in state.of(index.view).shown(project)
+            for entry in state.of(index.family).shown(project)
             if entry.filename not in names
         ]
     entries = tuple(_skip(place, number, who) for number in skips)
-    return IndexRepair(place=place, problems=tuple(problems), skips=entries)
+    return IndexRepair(place=place, who=who, problems=tuple(problems), skips=entries)
 
 
 def apply_repair(repair: IndexRepair) -> IndexRepair:
     """Write every page again and delete; return the same with the keys that were deleted."""
     for entry in repair.skips:
         log.skip(repair.place, entry)
-    return replace(repair, deleted=retention.repair(repair.place))
+    return replace(repair, deleted=retention.repair(repair.place, repair.who))
 
 
 def _skip(place: Place, number: int, who: Who) -> Transition:
@@ -155,7 +168,6 @@ def _skip(place: Place, number: int, who: Who) -> Transition:
         previous="",
         id=uuid.uuid4().hex,
         action=Action.SKIP,
-        family=place.family,
         time=who.time,
         by=who.by,
         reason=who.reason,
@@ -169,9 +181,11 @@ def check_pages(place: Place, state: IndexState) -> list[str]:
     if not state.projects:
         return []
     # Whether pages are stored under folder keys is seen, not tried: a check writes nothing.
-    first = next(iter(place.store.keys(place.key(""))), None)
-    folders = first is not None and first.key == place.key("")
-    pages = operations.pages_of(place, state, sorted(state.projects))
+    index = place.of((state.views or (place.family,))[0])
+    first = next(iter(place.store.keys(f"{index.index}/")), None)
+    folders = first is not None and first.key == f"{index.index}/"
+    views = _views(place, state)
+    pages = operations.pages_of(place, state, sorted(state.projects), views)
     problems = place.each(lambda page: _check_page(place, page, folder_keys=folders), pages)
     said = list(dict.fromkeys(chain.from_iterable(problems)))
     if any(_AHEAD in text for text in said) and log.read(place).number > state.number:
@@ -196,16 +210,15 @@ def _check_log(place: Place, state: IndexState) -> Iterator[str]:
 
 def _check_page(place: Place, page: Page | Root, *, folder_keys: bool) -> list[str]:
     """Every form of a page lists what the log says."""
-    index = place.shown_as(page.view or place.family)
+    index = place.of(page.family)
     again, problems = f"`{place.command('repair')}` makes it again", []
-    for alone in forms(place, page, folder_keys=folder_keys, beside=operations.beside):
-        where = place.store.locate(alone.key)
-        data, info = glance(place.store, alone.key)
+    for form in forms(place, page, folder_keys=folder_keys):
+        where = place.store.locate(form.key)
+        data, info = glance(place.store, form.key)
         if info is None:
             problems.append(f"{where}: missing: {again}")
             continue
-        form = alone.beside(data)
-        number = mark(data, form.mark)
+        number = mark(data)
         if number is None or (number <= form.number and data != form.render(number)):
             elsewhere = number is not None and links(data) == links(form.render(number))
             is_html = not form.key.endswith(".json") and index.url.encode() not in data
@@ -223,20 +236,22 @@ def _check_page(place: Place, page: Page | Root, *, folder_keys: bool) -> list[s
     return problems
 
 
-def _check_file(place: Place, entry: Entry, count: Counter | None) -> tuple[list[str], bytes]:
+def _check_file(
+    place: Place, entry: Entry, home: str, count: Counter | None
+) -> tuple[list[str], bytes]:
     """Download a wheel; compare digest, size, METADATA, Requires-Python."""
-    where = place.locate(entry.filename)
+    where = place.locate(entry.path)
     problems: list[str] = []
     try:
-        with downloaded(place, entry.filename, count) as (path, info):
+        with downloaded(place, entry.path, count) as (path, info):
             if (info.sha256, info.size) != (entry.sha256, entry.size):
                 problems.append(f"{where}: SHA-256 is {info.sha256}, listed is {entry.sha256}")
             inside = wheelset.read_metadata(path)
-        proof = place.provenance(entry.manifest, entry.filename)
+        proof = place.at(home).built(entry.manifest, f"{entry.filename}.provenance")
         if entry.provenance and not place.store.info(proof):
             problems.append(f"{where}: its provenance is gone")
         if entry.metadata_sha256:
-            beside, _ = place.store.read(place.metadata(entry.filename))
+            beside, _ = place.store.read(place.key(f"{entry.path}.metadata"))
             if beside != inside or files.sha256(beside) != entry.metadata_sha256:
                 problems.append(f"{where}.metadata: not the wheel's METADATA")
             required = wheelset.requires_python(inside, name=entry.filename)
@@ -249,35 +264,39 @@ def _check_file(place: Place, entry: Entry, count: Counter | None) -> tuple[list
 
 def _check_sets(place: Place, state: IndexState, metadata: Mapping[str, bytes]) -> Iterator[str]:
     """Every listed set is complete and closed, for each of its CPythons."""
-    for known in state.listed:
+    views = {*_views(place, state)}
+    for known in (item for item in state.listed if views & {*item.views}):
+        home = state.at(place, known.id)
         for view, sha256 in known.bundles.items():  # of 0.2, which added to them, as well
-            key = place.of(view).attestation(known.id, BUNDLE)
+            key = home.of(view).attestation(known.id, BUNDLE)
             data, _ = glance(place.store, key)
-            is_old = files.sha256(data) != sha256 and not place.store.info(place.bundle(sha256))
+            is_old = files.sha256(data) != sha256 and not place.store.info(
+                home.of(view).bundle(sha256)
+            )
             if files.sha256(data) != sha256 and not (is_old and manifests.begins(data, sha256)):
                 again = f"`{place.command('repair')}` puts them back"
                 yield f"{place.store.locate(key)}: not the statements that the log names: {again}"
         try:
-            manifest = manifests.find(place, known.id)
+            manifest = manifests.find(home, known.id)
             if manifest is None:
-                yield f"{place.store.locate(place.manifest(known.id))}: missing"
+                yield f"{place.store.locate(home.manifest(known.id))}: missing"
                 continue
             wheelset.check_complete(manifest)
+            own = dict[str, bytes]()
             for wheel in manifest.built:
-                if not metadata.get(wheel.filename):
+                path = home.wheel(wheel.filename, wheel.sha256).removeprefix(place.key(""))
+                if not metadata.get(path):
                     hint = f"`{place.command('repair')}`"
                     raise WheelError(f"{wheel.filename}: not listed or not readable", hint=hint)
-            own = {wheel.filename: metadata[wheel.filename] for wheel in manifest.built}
+                own[wheel.filename] = metadata[path]
             wheelset.check_closed(manifest, own)
         except RocwheelError as exc:
             yield f"{place.location}: {known.id[:12]}: {exc}"
 
 
 @contextmanager
-def downloaded(
-    place: Place, filename: str, count: Counter | None
-) -> Iterator[tuple[Path, ObjectInfo]]:
+def downloaded(place: Place, path: str, count: Counter | None) -> Iterator[tuple[Path, ObjectInfo]]:
     """Fetch a wheel into a scratch file, hashed while it comes; the file is removed afterwards."""
     with tempfile.NamedTemporaryFile(prefix="rocwheel-", suffix=".whl") as file:
-        info = fetch(place.store, place.key(filename), file, count)
+        info = fetch(place.store, place.key(path), file, count)
         yield Path(file.name), info

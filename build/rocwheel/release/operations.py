@@ -8,17 +8,17 @@ each step is where it is.
 import abc
 import threading
 import uuid
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta
-from itertools import product
+from itertools import chain
 from time import monotonic
 from typing import Any, Final
 
 from rocwheel.base import files
 from rocwheel.base.choices import ALL
-from rocwheel.base.console import Progress, duration
+from rocwheel.base.console import Progress, count, duration
 from rocwheel.base.errors import (
     ConfigError,
     ObjectMissingError,
@@ -27,15 +27,24 @@ from rocwheel.base.errors import (
     StoreError,
 )
 from rocwheel.base.store import TEXT, Headers, ObjectInfo, Store, glance, replaced
+from rocwheel.base.values import replace
 from rocwheel.base.versions import timestamp
 from rocwheel.records.entry import Entry
 from rocwheel.records.manifest import WheelEntry
-from rocwheel.records.places import BUNDLE, OURS, Place
+from rocwheel.records.places import BUNDLE, Place
 from rocwheel.release.index.page import Page, Root
 from rocwheel.release.index.publish import AheadError, Claim, await_public, claimed, settle
 from rocwheel.release.ledger import log
-from rocwheel.release.ledger.state import Action, IndexState, Transition, apply, in_order, touched
-from rocwheel.wheel.metadata import WheelName
+from rocwheel.release.ledger.state import (
+    Action,
+    Carried,
+    IndexState,
+    Transition,
+    apply,
+    concerned,
+    in_order,
+    touched,
+)
 
 ATTEMPTS: Final = 60  # commits that fail because another one was faster
 PUBLIC_SECONDS: Final = 300.0
@@ -109,7 +118,6 @@ class Operation(abc.ABC):
             previous=state.head,
             id=self.id,
             action=action,
-            family=self.place.family,
             time=self.who.time,
             by=self.who.by,
             reason=self.who.reason,
@@ -129,13 +137,18 @@ def damage(
     """
     end_of = "" if place.is_staging else "; it changes nothing"
     damaged = {number: text.removesuffix(end_of) for number, text in state.damage.items()}
+    if place.is_staging:
+        return damaged
     if not is_settled(state) and state.is_whole:
-        pages = state.projects
-    for (index, name), claim in _claims(place, state, pages).items():
+        pages = {project for _, project in state.indexed()}
+    asked = [*pages_in(place, state, pages)]
+    if not state.number:
+        asked = [(index, name) for index, name in stored_pages(place) if not name]
+    for (index, name), claim in claims(place, asked).items():
         if claim.number <= state.number:
             continue
         end = log.read(place, [name], skips=skips)
-        listed = {(entry.filename, entry.yanked) for entry in end.of(index.view).shown(name)}
+        listed = {(entry.filename, entry.yanked) for entry in end.of(index.family).shown(name)}
         is_other = not name or claim.shows != listed
         if claim.number > end.number and not end.damage and is_other:
             where = place.store.locate(place.log(end.number + 1))
@@ -144,26 +157,40 @@ def damage(
     return damaged
 
 
-def _claims(
-    place: Place, state: IndexState, pages: Collection[str], views: Collection[str] = ()
-) -> dict[tuple[Place, str], Claim]:
-    """Return what these pages of a release say; the list of projects where it has no log yet."""
-    if place.is_staging or (state.number and not pages):
-        return {}
-    if not views and place.view != place.family:
-        views = [place.view]  # a family's user asks what that family sees
-    names = sorted(state.projects & set(pages))
-    both = list(product(indexes(place, state, views), names))
-    if not state.number:
-        both = [(place.shown_as(place.family), "")]
-    claims = zip(both, place.each(lambda pair: claimed(*pair), both), strict=True)
-    return {pair: claim for pair, claim in claims if claim}
+def stored_pages(place: Place) -> Iterator[tuple[Place, str]]:
+    """Yield every page below a place, whoever put it there; "" is a list of projects."""
+    base = place.key("")
+    for info in place.store.keys(base):
+        match info.key.removeprefix(base).split("/"):
+            case [family, "index.html"]:
+                yield place.of(family), ""
+            case [family, project, "index.html"] if not project.startswith("_"):
+                yield place.of(family), project
+            case _:
+                pass
 
 
-def indexes(place: Place, state: IndexState, views: Collection[str] = ()) -> tuple[Place, ...]:
-    """Return the place as itself and as these families see it: as all of them for none, or ""."""
-    names = [name for name in state.views if not views or "" in views or name in views]
-    return tuple(map(place.shown_as, (place.family, *names)))
+def claims(place: Place, asked: Iterable[tuple[Place, str]]) -> dict[tuple[Place, str], Claim]:
+    """Return what these pages say, by index and project, where they are stored."""
+    pairs = list(asked)
+    found = zip(pairs, place.each(lambda pair: claimed(*pair), pairs), strict=True)
+    return {pair: claim for pair, claim in found if claim}
+
+
+def pages_in(
+    place: Place, state: IndexState, projects: Collection[str], views: Collection[str] | None = None
+) -> Iterator[tuple[Place, str]]:
+    """Yield every page of these projects that a state has, in these indexes; None: in all."""
+    for view, project in sorted(state.indexed()):
+        if project in projects and (views is None or view in views):
+            yield place.of(view), project
+
+
+def indexes(
+    place: Place, state: IndexState, views: Collection[str] | None = None
+) -> tuple[Place, ...]:
+    """Return the place as the users of these indexes see it; None: of all that there are."""
+    return tuple(place.of(name) for name in state.views if views is None or name in views)
 
 
 def check_sound(
@@ -185,8 +212,10 @@ def damaged(
     number = min(problems)
     what, skip = place.log(number), " ".join(f"--skip-entry {n}" for n in (*skips, number))
     way = f"`index repair {skip} --reason …`, which the log keeps"
-    if not state.number and place.family != ALL:
-        what, way = place.logs, "`index adopt` begins it anew with what the pages list"
+    if not state.number:
+        what = place.logs
+    if state.before:
+        way = "repair it with the rocwheel that wrote it, before this one carries it over"
     lags = ""
     if number > state.number:
         lags = "where this is a copy of the bucket that is not up to date yet, wait for it; else "
@@ -215,6 +244,10 @@ def perform(operation: Operation, state: IndexState | None = None) -> IndexState
     for _ in range(ATTEMPTS):
         state = state or read(operation)
         check_sound(place, state)
+        if state.before:
+            carry(place, state, who)
+            state = None
+            continue
         state = complete(place, state)
         state = log.load(place, state, operation.wanted(state))
         entry = operation.decide(state)
@@ -222,14 +255,13 @@ def perform(operation: Operation, state: IndexState | None = None) -> IndexState
             operation.prepare(state, None)
             return state
         state = log.load(place, state, touched(state, entry))
-        claims = _check_ahead(place, state, entry)
-        _check_claims(place, state, entry)
+        seen = _look_ahead(place, state, entry)
         entry = operation.prepare(state, entry)
         if entry is None:
             return state
         if digest := log.commit(place, entry):
             after = apply(state, entry, digest=digest)
-            return _shown(operation, entry, after, claims)
+            return _shown(operation, entry, after, seen)
         state = None
     raise PromotionError(
         f"{place.location}: {ATTEMPTS} other changes came first, one after the other",
@@ -244,31 +276,71 @@ def complete(place: Place, state: IndexState) -> IndexState:
     return repair(place, state, in_order(state.touched, removing=False), views=state.seen)
 
 
+def carry(place: Place, state: IndexState, who: Who) -> None:
+    """Close the logs of before 0.3, and begin one that says what they say. Bytes stay in place.
+
+    Who is faster, here or with an older rocwheel in one of them, is seen: then it is not done, and
+    the caller reads again. Raises StoreError.
+    """
+    about: Any = {"time": who.time, "by": who.by, "reason": "the layout of 0.3"}
+    for folder, before in state.before.items():
+        closes = Transition(
+            number=before.number + 1,
+            previous=before.head,
+            id=uuid.uuid4().hex,
+            action=Action.CLOSE,
+            family=folder,
+            **about,
+        )
+        if not (before.is_closed or log.commit(log.old(place, folder), closes)):
+            return
+    begins = Transition(
+        number=1,
+        previous="",
+        id=uuid.uuid4().hex,
+        action=Action.CARRY,
+        evidence={folder: before.number for folder, before in state.before.items()},
+        carries=Carried(sets=tuple(state.sets.values()), files=dict(state.listings)),
+        **about,
+    )
+    if digest := log.commit(place, begins):
+        state = apply(replace(state, sets={}, listings={}, before={}), begins, digest=digest)
+        complete(place, state)
+
+
+def carried_lines(place: Place, state: IndexState) -> list[str]:
+    """Say for people that a command is going to carry older logs over."""
+    return [
+        f"{'carry':9}{place.locate(folder)}/, which rocwheel before 0.3 wrote: its log ends with "
+        f"{count(len(before.sets), 'set')}, which go on in that of {place.location}; bytes stay"
+        for folder, before in state.before.items()
+    ]
+
+
 def repair(
     place: Place,
     state: IndexState,
     projects: Collection[str],
     *,
-    views: Collection[str] = (),
-    claims: Iterable[Claim] = (),
+    views: Collection[str] | None = None,
+    seen: Iterable[Claim] = (),
     mends: bool = False,
 ) -> IndexState:
     """Let these pages, and with them the list of projects, show a state; then save it.
 
-    Pages of `all` and of the families in `views` (none: of all that have some). With `mends` also
-    in place of pages that show what the log never said, which else is an error.
+    Pages of the indexes in `views`; None: of all. With `mends` also in place of pages that show
+    what the log never said, which else is an error.
     """
     state = log.load(place, state, projects)
-    begins = place.family == ALL and set(projects) >= state.projects  # a family's pages, perhaps
-    has_root = mends or begins or not set(projects) <= state.rooted
+    changed = {(index.family, name) for index, name in pages_in(place, state, projects, views)}
+    has_root = mends or not changed <= state.rooted
     pages = pages_of(place, state, projects, views)
     settle(
         place,
         [page for page in pages if has_root or page.project],
         removing=state.removes,
         log_end=lambda: log.read(place).number,
-        beside=beside,
-        claims=claims,
+        claims=seen,
         mends=mends,
     )
     _show_bundles(place, state, state.sets if mends else state.attested)
@@ -287,11 +359,12 @@ def _show_bundles(place: Place, state: IndexState, sets: Iterable[str]) -> None:
 
     def show(about: tuple[str, str, str]) -> None:
         set_id, view, sha256 = about
-        key = place.of(view).attestation(set_id, BUNDLE)
+        home = place.of(view).at(state.sets[set_id].home)
+        key = home.attestation(set_id, BUNDLE)
         there, info = glance(place.store, key)
         if files.sha256(there) == sha256:
             return
-        ours, _ = glance(place.store, place.bundle(sha256))
+        ours, _ = glance(place.store, home.bundle(sha256))
         if ours and not there.startswith(ours):
             with suppress(ObjectStaleError):
                 place.store.replace(key, ours, previous=info, headers=place.record_headers)
@@ -300,68 +373,41 @@ def _show_bundles(place: Place, state: IndexState, sets: Iterable[str]) -> None:
 
 
 def pages_of(
-    place: Place, state: IndexState, projects: Iterable[str], views: Collection[str] = ()
+    place: Place,
+    state: IndexState,
+    projects: Iterable[str],
+    views: Collection[str] | None = None,
 ) -> list[Page | Root]:
     """Return the lists of projects, and the pages of these, as a state has them."""
     pages, names = list[Page | Root](), tuple(projects)
     for index in indexes(place, state, views):
-        seen, folder = state.of(index.view), "" if index.view == ALL else f"../{ALL}/"
-        marks: dict[str, Any] = {"number": state.number, "view": index.view}
-        if index.view != place.family:
-            marks |= {"number": 0, "shared": state.number}
-        pages.append(Root(projects=state.projects, **marks))
-        for name in names:
+        seen, own = state.of(index.family), {n for v, n in state.indexed() if v == index.family}
+        about: Any = {"number": state.number, "family": index.family}
+        pages.append(Root(projects=frozenset(own), **about))
+        for name in (name for name in names if name in own):
             files, whole = seen.shown(name), seen.whole(name)
-            far = {}
-            for item in files if place.family == ALL else ():
-                known = state.sets.get(item.manifest)
-                owner = known.must[0] if index.view == ALL and known and known.must else index.view
-                statements = f"{folder}{OURS}/attestations/{item.manifest}/{owner}"
-                far[item.filename] = (folder, statements)
-            pages.append(Page(project=name, files=files, whole=whole, far=far, **marks))
+            statements = {}
+            for known in (state.sets.get(item.manifest) for item in files):
+                if known:
+                    is_of_all = index.family == ALL and known.must
+                    of = index.of(known.must[0]) if is_of_all else index
+                    key = of.at(known.home).attestation(known.id, BUNDLE)
+                    statements[known.id] = key.removeprefix(place.key(""))
+            page = Page(project=name, files=files, whole=whole, statements=statements, **about)
+            pages.append(page)
     return pages
 
 
-def beside(index: Place, page: Page | Root, number: int) -> Page | Root:
-    """Return a family's page with the lines that its other log has there since this entry.
-
-    A page is a function of the states of both logs: whichever writes it keeps the other's number.
-    """
-    if not number:
-        return page
-    other, names = index.beside, [page.project] if page.project else []
-    there = pages_of(other, log.at(other, number, names), names, [index.view])[-1]
-    near, far = (page, there) if page.shared is None else (there, page)
-    marks: dict[str, Any] = {"view": page.view, "number": near.number, "shared": far.shared}
-    if isinstance(near, Root) or isinstance(far, Root):
-        projects = (item.projects for item in (near, far) if isinstance(item, Root))
-        return Root(projects=frozenset().union(*projects), **marks)
-    here = {entry.filename for entry in near.files}
-    more = [entry for entry in far.files if entry.filename not in here]
-    return Page(
-        project=page.project,
-        files=(*near.files, *more),
-        far={entry.filename: far.far[entry.filename] for entry in more},
-        whole=near.whole | far.whole,
-        **marks,
-    )
-
-
-def stored(place: Place, entries: Iterable[Entry | WheelEntry]) -> dict[str, ObjectInfo]:
-    """Return what is stored at a place under the names of these versions, by file name.
-
-    One listing per project and version: its cost does not grow with the place.
-    """
-    names = (WheelName.parse(entry.filename) for entry in entries)
-    starts = sorted({f"{name.distribution}-{name.version_text}-" for name in names})
-    listings = place.each(lambda start: list(place.store.keys(place.key(start))), starts)
-    base = place.key("")
-    return {info.key.removeprefix(base): info for infos in listings for info in infos}
+def stored(place: Place, wheels: Iterable[Entry | WheelEntry]) -> dict[str, ObjectInfo]:
+    """Return what is stored at a place of these wheels and their METADATA, by file name."""
+    keys = [place.wheel(wheel.filename, wheel.sha256) for wheel in wheels]
+    found = chain.from_iterable(place.each(lambda key: list(place.store.keys(key)), keys))
+    return {info.key.rpartition("/")[2]: info for info in found}
 
 
 def put_metadata(place: Place, entry: Entry, data: bytes) -> None:
     """Store the METADATA of a wheel beside it (PEP 658), once."""
-    key = place.metadata(entry.filename)
+    key = place.key(f"{entry.path}.metadata")
     headers = Headers(content_type=TEXT, cache_control=place.wheel_cache)
     place.store.create(key, data, headers=headers, sha256=entry.metadata_sha256)
 
@@ -373,7 +419,7 @@ def is_settled(state: IndexState) -> bool:
 
 def verify(place: Place, entry: Entry) -> None:
     """Check that a wheel that was released is there with its bytes. Raises StoreError."""
-    store, key = place.store, place.key(entry.filename)
+    store, key = place.store, place.key(entry.path)
     info = store.info(key)
     if info is None:
         raise ObjectMissingError(
@@ -384,12 +430,14 @@ def verify(place: Place, entry: Entry) -> None:
         raise replaced(store.locate(key), digest, entry.sha256)
 
 
-def page_lines(place: Place, entries: Iterable[Entry], action: Action) -> list[str]:
+def page_lines(indexes: Iterable[Place], entries: Iterable[Entry], action: Action) -> list[str]:
     """Return the pages that change, for people, in their order, and which URL is waited for."""
-    projects = in_order({entry.project for entry in entries}, removing=action.removes)
-    lines = [f"page     {place.store.locate(place.index)}/{project}/" for project in projects]
-    if lines and place.public_url and (action.adds or action.removes):
-        lines.append(f"await    {place.url}: {duration(PUBLIC_SECONDS)} at most, until it shows it")
+    projects, lines = in_order({e.project for e in entries}, removing=action.removes), list[str]()
+    for index in indexes if projects else ():
+        lines += [f"page     {index.store.locate(index.index)}/{project}/" for project in projects]
+        if index.public_url and (action.adds or action.removes):
+            most = duration(PUBLIC_SECONDS)
+            lines.append(f"await    {index.url}: {most} at most, until it shows it")
     return lines
 
 
@@ -429,22 +477,22 @@ class Tally:
 
 
 def _shown(
-    operation: Operation, entry: Transition, state: IndexState, claims: Iterable[Claim]
+    operation: Operation, entry: Transition, state: IndexState, seen: Iterable[Claim]
 ) -> IndexState:
     """Let, in step 6, the pages show what was committed."""
     place = operation.place
     projects = touched(state, entry)
     order = in_order(state.touched, removing=False)
     try:
-        after = repair(place, state, order, views=state.seen, claims=claims)
-        for index in indexes(place, state, entry.families or ()):
-            seen = state.of(index.view)
+        after = repair(place, state, order, views=state.seen, seen=seen)
+        for index in indexes(place, state, concerned(state, entry)):
+            shows = state.of(index.family)
             changed = {
                 project: [
                     file.entry
                     for file in state.listing(project).files
                     if set(entry.sets or [h.set for h in entry.brings]) & set(file.sets)
-                    and seen.is_listed(file) is not state.removes
+                    and shows.is_listed(file) is not state.removes
                 ]
                 for project in projects
             }
@@ -460,43 +508,29 @@ def _shown(
     return after
 
 
-def _check_ahead(place: Place, state: IndexState, entry: Transition) -> Collection[Claim]:
-    """Refuse to commit what a page would not show, since it is ahead of the log.
+def _look_ahead(place: Place, state: IndexState, entry: Transition) -> Collection[Claim]:
+    """Look once at the pages that an entry changes, before it is committed; return what they say.
 
-    Return what the pages say. Raises StoreError.
+    Refused is what a page would not show, since it is ahead of the log, and what would be written
+    over a page that no entry of the log knows. Raises StoreError.
     """
-    projects = touched(state, entry)
-    claims = _claims(place, state, projects, entry.families or ())
-    for (index, name), claim in claims.items():
-        if claim.number <= state.number:
-            continue
-        check_sound(place, state, pages=projects)  # else it lists the same, and can be made again
-        if claim.number > (end := log.read(place).number):
-            raise AheadError(place, f"{index.index}/{name}", claim.number, end)
-    return claims.values()
-
-
-def _check_claims(place: Place, state: IndexState, entry: Transition) -> None:
-    """Refuse to write over pages that no entry of the log knows. Raises StoreError."""
-    if entry.action is Action.ADOPT:
-        return
-    every = touched(state, entry)
-    new = [project for project in every if project not in state.projects]
-    begun = [place.shown_as(view) for view in {*(entry.pages or ())} - {*state.views}]
-    asked = [*product(indexes(place, state), new), *product(begun, (*every, ""))]
-    asked += [] if state.number else [(place.shown_as(place.family), "")]
-    for index, project in asked:
-        claim = claimed(index, project)
-        if claim is None or not claim.number or (state.number and claim.is_empty):
-            continue  # nothing is there that could be lost, or the page's other log has it
-        number = claim.number
-        if 0 <= number <= state.number > 0:
-            continue  # of a log that was lost, and made again by an adoption of all it listed
-        if number > state.number and log.read(place).number > state.number:
-            continue  # another command was faster, and the commit will say so
-        where = place.store.locate(f"{index.index}/{project}")
-        made = "another tool" if number < 0 else "a log that is gone"
-        raise StoreError(
-            f"{where.rstrip('/')}/: this page was made by {made}",
-            hint=f"take its files over first: `{place.command('adopt')}`",
-        )
+    after = apply(state, entry, digest="")
+    projects, views = touched(state, entry), concerned(after, entry)
+    known, here = state.indexed(), {*pages_in(place, after, projects, views)}
+    here |= {(place.of(view), "") for view in {*after.views} - {*state.views}}
+    asked = {(index, name) for index, name in here if (index.family, name) not in known}
+    found = claims(place, sorted(asked if place.is_staging else here, key=str))
+    for (index, name), claim in found.items():
+        where = place.store.locate(f"{index.index}/{name}").rstrip("/")
+        if claim.number > state.number:
+            check_sound(place, state, pages=projects)  # else it lists the same, and is made again
+            if claim.number > (end := log.read(place).number):
+                raise AheadError(place, where, claim.number, end)
+        is_new = (index, name) in asked and entry.action is not Action.ADOPT
+        if is_new and claim.number <= 0 and not (name and claim.is_empty):
+            made = "another tool" if claim.number < 0 else "a log that is gone"
+            way = f"take its files over first: `{place.command('adopt')}`"
+            if index.family in state.views:
+                way = "move it away: this index has sets of ours, and takes no files over"
+            raise StoreError(f"{where}/: this page was made by {made}", hint=way)
+    return [claim for pair, claim in found.items() if pair not in asked]

@@ -28,12 +28,12 @@ def resolve(place: Place, *, upstream: str, python: Path, runner: Runner) -> lis
     `python` is an interpreter that has pip.
     """
     with Site(place.store, upstream=upstream).running() as site:
-        index = f"{site.url}{place.index}/"
+        index, state = f"{site.url}{place.index}/", log.read(place)
         pip = (str(python), "-m", "pip", "install", "--index-url", index)
         said = [
             (version, _problem(manifest, version, runner, pip))
-            for known in log.read(place).of(place.view).listed
-            if (manifest := manifests.find(place, known.id))
+            for known in state.of(place.family).listed
+            if (manifest := manifests.find(state.at(place, known.id), known.id))
             for version in manifest.pythons
         ]
     return [f"{place.location}: CPython {version}: {text}" for version, text in said if text]

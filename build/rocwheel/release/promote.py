@@ -30,12 +30,18 @@ from rocwheel.base.values import Plain, replace
 from rocwheel.records.entry import Entry
 from rocwheel.records.install import Install
 from rocwheel.records.manifest import Manifest, WheelEntry
-from rocwheel.records.places import FOREIGN, Place
+from rocwheel.records.places import Place
 from rocwheel.records.verdict import State
 from rocwheel.release import operations, policy, proof, wheelset
 from rocwheel.release.index.channels import Channel
 from rocwheel.release.ledger import log, manifests, verdicts
-from rocwheel.release.ledger.state import Action, IndexState, Standing, Transition
+from rocwheel.release.ledger.state import (
+    Action,
+    IndexState,
+    Standing,
+    Transition,
+    is_foreign,
+)
 from rocwheel.release.ledger.verdicts import FoundVerdict
 from rocwheel.release.operations import Operation, Tally, Who, stored
 from rocwheel.release.policy import Decision
@@ -83,8 +89,7 @@ class Promote(Operation):
     manifest: Manifest
     judged: tuple[Judged, ...]  # for each family that was asked for
     copies: tuple[Copy, ...] = ()
-    families: tuple[str, ...] = ()  # below `all`: those that the set is for
-    must: tuple[str, ...] = ()  # that the channel names
+    must: tuple[str, ...] = ()  # families that `all` waits for; none of a set of one family
     count: Callable[[int], None] | None = None
     moved: list[int] = field(default_factory=list)  # bytes of wheels that passed through here
 
@@ -97,39 +102,36 @@ class Promote(Operation):
         if not new:
             return None
         entries = tuple(item.entry for item in self.copies)
-        state.check_names(entries, where=self.place.location)
         stand = {item.family: known and known.of(item.family) for item in new}
+        state.check_names(entries, stand, where=self.place.location)
         for seen in filter(None, stand.values()):
             raise withdrawn(self.place, seen)
         listed = {*stand, *(known.families if known else ())}
-        must = known.must if known else self.must or self.families
-        views = (*stand, *([ALL] if listed.issuperset(must) else ()))
+        must = known.must if known else self.must
+        views = (*stand, *([ALL] if must and listed.issuperset(must) else ()))
         for view, project in product(views, self.wanted(state)):
             wheelset.check_order(state.of(view).shown(project), entries)
-        said = {i.family: i.decision.evidence() for i in new}
-        brings = [holding(self.manifest, entries)]
         signed = {i.family: files.sha256(i.bundle) for i in new if i.bundle}
         about: dict[str, Any] = {"bundles": {self.manifest.sha256: signed} if signed else {}}
-        if not self.families:
-            about |= {"brings": brings, "evidence": said[new[0].family]}
-            return self.entry(state, Action.PROMOTE, **about)
-        about |= {"families": sorted(stand), "evidence": {"families": said}}
+        about["evidence"] = {"families": {i.family: i.decision.evidence() for i in new}}
+        about["families"] = sorted(stand)
         if known:
             return self.entry(state, Action.PROMOTE, sets=[known.id], **about)
         self._check_all(state)
-        pages = self.families if self.place.is_split else ()
-        return self.entry(state, Action.PROMOTE, brings=brings, must=must, pages=pages, **about)
+        brings = [holding(self.manifest, entries)]
+        return self.entry(state, Action.PROMOTE, brings=brings, must=must, **about)
 
     def new(self, state: IndexState) -> tuple[Judged, ...]:
         """Return the families that pass and do not have the set listed in a state."""
-        asked = (i for i in self.judged if i.state == "ready" or not self.families)
-        return tuple(i for i in asked if not state.of(i.family).lists(self.manifest.sha256))
+        ready = (item for item in self.judged if item.state == "ready")
+        return tuple(i for i in ready if not state.of(i.family).lists(self.manifest.sha256))
 
     def _check_all(self, state: IndexState) -> None:
         """Refuse a set that lacks a family which finds sets in the index of all. PromotionError."""
-        for known in () if self.must else state.sets.values():
-            lacks = sorted(set(known.must) - set(self.families))
-            if lacks and known.id != FOREIGN and known.standing is not Standing.PRUNED:
+        waits = self.must == self.manifest.families  # or the channel names whom `all` is for
+        for known in state.sets.values() if self.must and waits else ():
+            lacks = sorted(set(known.must) - set(self.must))
+            if lacks and not is_foreign(known.id) and known.standing is not Standing.PRUNED:
                 raise PromotionError(
                     f"{self.place.location}: {self.manifest.sha256[:12]} is not for "
                     f"{', '.join(lacks)}, as {known.id[:12]} is there",
@@ -140,7 +142,7 @@ class Promote(Operation):
     def prepare(self, state: IndexState, entry: Transition | None) -> Transition | None:
         name = self.manifest.sha256
         manifests.put(self.place, self.manifest)
-        for item in self.new(state) if self.families else self.judged:
+        for item in self.new(state):
             place = self.place.of(item.family)
             proof.put(place, place.bundle(files.sha256(item.bundle)), item.bundle)
             place.each(partial(verdicts.keep, release=place), item.verdicts)
@@ -159,14 +161,14 @@ class Promote(Operation):
     def _copy(self, is_known: bool, item: Copy) -> int:  # noqa: FBT001 (it comes first)
         """One wheel and its METADATA; return how many bytes of the wheel passed through here."""
         store, entry = self.place.store, item.entry
-        if self.families and is_known and item.is_there:
+        if is_known and item.is_there:
             operations.verify(self.place, entry)
             return 0
-        target = self.place.key(entry.filename)
+        target = self.place.key(entry.path)
         source = replace(item.source, content_type=WHEEL, cache_control=self.place.wheel_cache)
         moved = store.copy(source, target, sha256=entry.sha256, count=self.count)
         operations.put_metadata(self.place, entry, item.metadata)
-        proven = self.place.provenance(entry.manifest, entry.filename)
+        proven = self.place.built(entry.manifest, f"{entry.filename}.provenance")
         proof.put(self.place, proven, item.provenance)
         return moved
 
@@ -200,18 +202,18 @@ class PromotePlan(Plain, frozen=True, kw_only=True):
         """
         place, store = self.operation.place, self.operation.place.store
         lines = [f"manifest {self.operation.manifest.sha256}"]
+        lines += operations.carried_lines(place, self.before)
         if self.state == "blocked":
             return [*lines, *sorted(self.cell_lines(), key=lambda line: line[:6] != "BLOCKS")]
         for item in self.operation.copies:
             act = "is there" if item.is_there else "copy"
-            target = store.locate(place.key(item.entry.filename))
+            target = place.locate(item.entry.path)
             size = readable(item.entry.size)
             lines.append(f"{act:9}{store.locate(item.source.key)} -> {target} ({size})")
             lines.append(f"{act:9}its METADATA -> {target}.metadata")
         entries = [item.entry for item in self.operation.copies]
-        views = (place.family, *(self.families("ready") if place.is_split else ()))
-        for view in dict.fromkeys(views):
-            lines += operations.page_lines(place.shown_as(view), entries, Action.PROMOTE)
+        names = (*self.families("ready"), *([ALL] if self.operation.must else ()))
+        lines += operations.page_lines(map(place.of, names), entries, Action.PROMOTE)
         return [*lines, *self.cell_lines(), f"{'signed':9}{self.signed or 'no: unsigned'}"]
 
     @property
@@ -223,8 +225,7 @@ class PromotePlan(Plain, frozen=True, kw_only=True):
     def cell_lines(self) -> list[str]:
         lines, judged = [], self.operation.judged
         for item, cell in [(each, cell) for each in judged for cell in each.decision.cells]:
-            family = f" on {item.family}" if self.operation.families else ""
-            name = f"{cell.suite}{family} on CPython {cell.python}"
+            name = f"{cell.suite} on {item.family} on CPython {cell.python}"
             why = f": {cell.why}" if cell.why else ""
             act = "BLOCKS" if cell.is_blocking else "ok"
             lines.append(f"{act:9}{name}: {cell.state.value} ({cell.level.value}){why}")
@@ -234,16 +235,15 @@ class PromotePlan(Plain, frozen=True, kw_only=True):
     def to_json(self, *, state: str = "") -> dict[str, Any]:
         place, manifest = self.operation.place, self.operation.manifest
         every = {item.family: self._family(item, state) for item in self.operation.judged}
-        told = every.get(place.family) or {"families": every, "all": self._all(every)}
         return {
             "state": state or self.state,
             "manifest": manifest.sha256,
-            "family": place.family,
-            **told,
+            "families": every,
+            "all": self._all(every) if self.operation.must else None,
             "wheels": [
                 {
                     "source": place.store.locate(item.source.key),
-                    "destination": place.locate(item.entry.filename),
+                    "destination": place.locate(item.entry.path),
                     "sha256": item.entry.sha256,
                     "size": item.entry.size,
                     "is_there": item.is_there,
@@ -257,7 +257,7 @@ class PromotePlan(Plain, frozen=True, kw_only=True):
         """Return the document about the index of all, with the families that it waits for."""
         sha256, index = self.operation.manifest.sha256, self.operation.place.of(ALL)
         known = self.before.sets.get(sha256)
-        must = known.must if known else self.operation.must or self.operation.families
+        must = known.must if known else self.operation.must
         has = {name for name in must if self.before.of(name).lists(sha256)}
         has |= {name for name, item in families.items() if item["released"]}
         return {
@@ -268,12 +268,12 @@ class PromotePlan(Plain, frozen=True, kw_only=True):
         }
 
     def _family(self, item: Judged, state: str) -> dict[str, Any]:
-        """Return the document about one family; that of a set of one has the plan's own state."""
-        place, is_one = self.operation.place.of(item.family), not self.operation.families
+        """Return the document about one family."""
+        place = self.operation.place.of(item.family)
         own = state if state and item.state == "ready" else item.state
-        told = {} if is_one else {"state": own, "released": own in {"published", "nothing-to-do"}}
         return {
-            **told,
+            "state": own,
+            "released": own in {"published", "nothing-to-do"},
             "index_url": place.url,
             "install": Install.of(self.operation.manifest, place.url).to_json(),
             "blocked_by": msgspec.to_builtins(item.decision.blocking),
@@ -326,10 +326,10 @@ def plan(
         wheelset.check_family(manifest, one)
     wheelset.check_complete(manifest)
     staging, release = [channel.pair(store, manifest, one.name) for one in asked][-1]
-    families = wheelset.families(manifest, staging)
-    staging, release = staging.of(staging.family), release.of(release.family)
     state = log.read(release, {wheel.project for wheel in manifest.built})
     operations.check_sound(release, state)
+    release = state.at(release, manifest.sha256)
+    staging = log.read(staging).at(staging, manifest.sha256)
     there = stored(release, manifest.built)
     whole = {name for name in there if f"{name}.metadata" in there}
     known = state.sets.get(manifest.sha256)
@@ -337,15 +337,18 @@ def plan(
     for seen in stand.values():
         if seen.standing is Standing.PRUNED or (seen.standing is Standing.HELD and not passes_held):
             raise withdrawn(release, seen)
-    standings = {name: seen.standing for name, seen in stand.items() if families}
+    if known and known.standing is Standing.PRUNED:  # also for a family that it never came for
+        raise withdrawn(release, known)
     operation = Promote(
         place=release,
         who=who,
         staging=staging,
         manifest=manifest,
-        judged=tuple(Judged(family=f.name, standing=standings.get(f.name)) for f in asked),
-        families=families,
-        must=channel.must,
+        judged=tuple(
+            Judged(family=name, standing=stand[name].standing if name in stand else None)
+            for name in (one.name for one in asked)
+        ),
+        must=known.must if known else manifest.families and (channel.must or manifest.families),
     )
     is_whole = all(wheel.filename in whole for wheel in manifest.built)
     if len(stand) == len(asked) and operations.is_settled(state) and is_whole:
@@ -377,15 +380,11 @@ def plan(
     copies = tuple(
         Copy(entry=entry, source=source, metadata=data, is_there=entry.filename in whole)
         for entry, (source, data) in zip(
-            wheelset.entries(manifest, metadata, uploaded=who.time), looked, strict=True
+            wheelset.entries(manifest, metadata, release, uploaded=who.time), looked, strict=True
         )
     )
     operation = replace(operation, copies=copies, judged=tuple(judged))
     operation.decide(state)
-    for one in asked if families and release.is_split else ():
-        other = release.shown_as(one.name).beside  # its own log may know a name with other bytes
-        mine = log.read(other, operation.wanted(state))
-        mine.check_names((item.entry for item in copies), where=other.location)
     return PromotePlan(operation=operation, channel=channel, before=state, is_done=False)
 
 
@@ -483,12 +482,12 @@ def _source(
     staging: Place, wheel: WheelEntry, there: dict[str, ObjectInfo]
 ) -> tuple[ObjectInfo, bytes]:
     """One staged wheel: its size and stated SHA-256 are the manifest's; METADATA from inside it."""
-    store, key = staging.store, staging.key(wheel.filename)
+    store, key = staging.store, staging.wheel(wheel.filename, wheel.sha256)
     source = store.info(key)
     if source is None:
         page = log.read(staging, [wheel.project]).listing(wheel.project)
         why, hint = "", f"stage its wheelhouse: stage WHEELHOUSE --family {staging.family}"
-        if wheel.filename in page.spent:
+        if key.removeprefix(staging.key("")) in page.spent.get(wheel.filename, ()):
             why, hint = " any more: it was pruned", "build the set again under a new version"
         what = f"{staging.location}: {wheel.filename} is not staged{why}"
         raise PromotionError(what, hint=hint)

@@ -44,7 +44,7 @@ def judge(
 
     `before` are the tests of the last released set. Raises TrustError where a link is broken.
     """
-    case = channel.case(staging.view, now)
+    case = channel.case(staging.family, now)
     evidence = stored.gather(staging, manifest, results, case)
     if approvals and channel.requires(KeyRole.APPROVER):
         what = f"--approve: {channel.option} takes the signed word of an approver alone"
@@ -131,7 +131,8 @@ def provenances(place: Place, entries: Sequence[Entry], signer: SigstoreSigner) 
     """
 
     def stored(entry: Entry) -> bytes:
-        return glance(place.store, place.provenance(entry.manifest, entry.filename))[0]
+        name = f"{entry.filename}.provenance"
+        return glance(place.store, place.built(entry.manifest, name))[0]
 
     read = zip(entries, place.each(stored, entries), strict=True)
     there = {entry.filename: data for entry, data in read if data}
@@ -140,7 +141,7 @@ def provenances(place: Place, entries: Sequence[Entry], signer: SigstoreSigner) 
 
 
 def _own(action: Action, channel: Channel, place: Place, who: Who) -> dict[str, Any]:
-    said = {"action": action.value, "channel": channel.name, "family": place.view}
+    said = {"action": action.value, "channel": channel.name, "family": place.family}
     return {**said, "by": who.by, "reason": who.reason}
 
 
@@ -175,7 +176,7 @@ def check_key(
     """Raise TrustError for a key that may not sign for this role, here and today."""
     keyid, why = signer.public_key.keyid, "it is not in the trust file"
     if keyid in channel.trust.keys:
-        why = channel.case(place.view, who.now).refusal((keyid,), role, who.time, suite=suite)
+        why = channel.case(place.family, who.now).refusal((keyid,), role, who.time, suite=suite)
     if why:
         raise TrustError(f"--signer: {why}", hint=f"sign with a key of the role {role.value}")
 

@@ -6,22 +6,22 @@ that no set holds as spent, for ever; the pages show it; only then are bytes del
 """
 
 import time
+import uuid
 from collections.abc import Collection, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from datetime import timedelta
 from itertools import chain
 from typing import Any
 
-from rocwheel.base.choices import ALL
 from rocwheel.base.errors import ConfigError, StoreError
 from rocwheel.base.values import Plain, replace
 from rocwheel.base.versions import moment
 from rocwheel.records.entry import version_of
-from rocwheel.records.places import FOREIGN, Place
+from rocwheel.records.places import FILES, Place
 from rocwheel.release import operations
 from rocwheel.release.index import publish
 from rocwheel.release.index.channels import Channel, Retention
-from rocwheel.release.ledger import log, manifests
+from rocwheel.release.ledger import log
 from rocwheel.release.ledger.state import (
     Action,
     IndexState,
@@ -30,6 +30,7 @@ from rocwheel.release.ledger.state import (
     Standing,
     Transition,
     in_order,
+    is_foreign,
 )
 from rocwheel.release.operations import Operation, Who
 
@@ -48,7 +49,7 @@ class Prune(Operation):
 
     def expired(self, state: IndexState) -> tuple[tuple[Known, str], ...]:
         """Return the sets that go, and why."""
-        kept, gone = {*self.keep.pinned, FOREIGN}, []
+        kept, gone = {*self.keep.pinned}, list[tuple[Known, str]]()
         days = self.keep.staging_days
         if not self.place.is_staging:
             days, kept = self.keep.release_days, kept | _newest(state, self.keep.keep_newest)
@@ -56,7 +57,8 @@ class Prune(Operation):
             # A set counts from what was last done to it: what was restored yesterday is young.
             age = self.who.now - moment(known.time)
             old = days is not None and age >= timedelta(days=days)
-            if old and known.id not in kept and known.standing is not Standing.PRUNED:
+            is_kept = known.id in kept or is_foreign(known.id)
+            if old and not is_kept and known.standing is not Standing.PRUNED:
                 why = f"{known.id[:12]}: {age.days} days old, {days} are kept"
                 gone.append((known, why))
         return tuple(gone)
@@ -71,19 +73,19 @@ class Prune(Operation):
         for project in self.wanted(state):
             for file in state.listing(project).files:
                 if all(item in gone for item in file.sets):
-                    gone[file.sets[0]].append(file.entry.filename)
+                    gone[file.sets[0]].append(file.entry.path)
         return gone
 
 
 @dataclass(frozen=True, kw_only=True)
 class Spend(Operation):
-    """The operation that marks names of files that no set holds, so that they may be deleted."""
+    """The operation that marks files that no set holds, so that they may be deleted."""
 
-    filenames: tuple[str, ...]
+    paths: tuple[str, ...]
     reads_all: bool = True
 
     def wanted(self, state: IndexState) -> Collection[str]:  # noqa: ARG002
-        return {version_of(name)[0] for name in self.filenames}
+        return {version_of(path)[0] for path in self.paths}
 
     def decide(self, state: IndexState) -> Transition | None:
         free = self.free(state)
@@ -91,8 +93,12 @@ class Spend(Operation):
 
     def free(self, state: IndexState) -> tuple[str, ...]:
         """Return those that no set holds now and that are not spent yet."""
-        held = {name for project in self.wanted(state) for name in state.listing(project).names}
-        return tuple(name for name in self.filenames if name not in held)
+        listings = {path: state.listing(version_of(path)[0]) for path in self.paths}
+        return tuple(
+            path
+            for path, listing in listings.items()
+            if not listing.file(path) and path not in listing.spent.get(path.rpartition("/")[2], ())
+        )
 
 
 class PrunePlan(Plain, frozen=True, kw_only=True):
@@ -109,7 +115,8 @@ class PrunePlan(Plain, frozen=True, kw_only=True):
             keys += [(place.key(name), why) for name in leaving[known.id]]
         keys += [(place.key(name), "no set holds it") for name in self.spend.free(self.state)]
         keys += [(key, "spent before") for key in self.left]
-        return [f"prune    {place.store.locate(key)} ({why})" for key, why in keys]
+        lines = [f"prune    {place.store.locate(key)} ({why})" for key, why in keys]
+        return [*(operations.carried_lines(place, self.state) if keys else ()), *lines]
 
     def to_json(self, *, dry_run: bool, leftovers: Sequence[str] = ()) -> dict[str, Any]:
         """Return the plan as a document; `leftovers` is what `apply` returned."""
@@ -130,7 +137,7 @@ class PrunePlan(Plain, frozen=True, kw_only=True):
 def plan(place: Place, channel: Channel, *, who: Who, orphans: bool = False) -> PrunePlan:
     """Find what is expired at a place; with `orphans` also old wheels that no set holds."""
     operation = Prune(place=place, who=who, keep=channel.retention)
-    spend = Spend(place=place, who=who, filenames=_unheld(place, who) if orphans else ())
+    spend = Spend(place=place, who=who, paths=_unheld(place, who) if orphans else ())
     state = operations.read(operation)
     left = state.projects if state.spent else ()
     state = log.load(place, state, {*left, *spend.wanted(state)})
@@ -141,8 +148,8 @@ def plans(
     pairs: Iterable[tuple[Place, Place]], channel: Channel, *, who: Who, orphans: bool
 ) -> Iterator[PrunePlan]:
     """Plan for staging and release of each pair; each plan looks at its place when it is due."""
-    places = {place.root: place.of(place.family) for place in chain.from_iterable(pairs)}
-    for place in places.values():  # each once: several families may share one
+    places = {place.root: place for place in chain.from_iterable(pairs)}
+    for place in places.values():  # each once: families share one
         planned = plan(place, channel, who=who, orphans=orphans)
         told = (place.state, place.log(planned.state.number))
         operations.check_clock(place.store, told, now=who.clock, where=place.location)
@@ -157,10 +164,9 @@ def apply(plan: PrunePlan, *, who: Who) -> tuple[str, ...]:
         operations.indexes(place, plan.state), leaving
     )  # before they are stored with another header
     state = operations.perform(plan.operation, plan.state)
-    if plan.spend.filenames:
+    if plan.spend.paths:
         state = operations.perform(plan.spend, state)
     sweep(place, operations.complete(place, state), seconds=kept)
-    log.drop_listings(place, LEFTOVER_AGE)
     return tuple(place.store.sweep(who.now - LEFTOVER_AGE))
 
 
@@ -181,11 +187,11 @@ def _respent(place: Place, state: IndexState) -> tuple[str, ...]:
     if not state.spent:
         return ()
     there = {info.key for info in place.store.keys(place.key(""))}
-    keys = (key for name in state.spent_names() for key in (place.key(name), place.metadata(name)))
-    return tuple(key for key in keys if key in there)
+    names = (name for path in state.spent_paths() for name in (path, f"{path}.metadata"))
+    return tuple(key for key in map(place.key, names) if key in there)
 
 
-def repair(place: Place) -> tuple[str, ...]:
+def repair(place: Place, who: Who) -> tuple[str, ...]:
     """Let every page show what the log says, and delete what it no longer names; return its keys.
 
     A snapshot that is not the fold of the log is none, unless the log is what is damaged. Raises
@@ -194,56 +200,74 @@ def repair(place: Place) -> tuple[str, ...]:
     state = log.load(place, log.read(place), None)
     again = log.load(place, log.read(place, afresh=True), None)
     operations.check_sound(place, again, pages=again.projects)
-    if not state.number:
+    if state.before:
+        operations.carry(place, state, who)
+        return repair(place, who)
+    if not state.number and not _begun_above(place, who):
         return ()  # a page would claim a place that no log has begun
+    if not state.number:
+        return repair(place, who)
     if not place.is_staging or log.differ(place, state, again):
         state = again  # and what is damaged or lost of the snapshot is stored again
     there = {info.key for info in place.store.keys(place.key(""))}
     for entry in [item for project in sorted(state.projects) for item in state.shown(project)]:
-        if place.key(entry.filename) not in there:
+        if place.key(entry.path) not in there:
             raise StoreError(
-                f"{place.locate(entry.filename)}: missing, and the log lists it",
+                f"{place.locate(entry.path)}: missing, and the log lists it",
                 hint="put the wheel back, or roll its set back or prune it",
             )
     state = recalled(place, state)
     projects = in_order(state.projects, removing=False)
     state = operations.repair(place, state, projects, mends=True)
-    return (*sweep(place, state), *log.drop_listings(place, LEFTOVER_AGE))
+    return sweep(place, state)
+
+
+def _begun_above(place: Place, who: Who) -> bool:
+    """Let a log of staging that was lost go on above what its pages show; whether there are any."""
+    found = operations.claims(place, operations.stored_pages(place) if place.is_staging else ())
+    highest = max((claim.number for claim in found.values()), default=0)
+    if highest < 1:
+        return False
+    about: Any = {"time": who.time, "by": who.by, "reason": "the log was lost"}
+    skip = Transition(number=highest, previous="", id=uuid.uuid4().hex, action=Action.SKIP, **about)
+    return bool(log.commit(place, skip))
 
 
 def recalled(place: Place, state: IndexState) -> IndexState:
-    """Return a state with the projects and families that have pages by entries that were lost."""
-    lost = [*manifests.of_no_set(place, state.sets)] if state.number else []
-    families = {name for one in lost for name in one.families} - {*state.views}
-    projects = {wheel.project for one in lost for wheel in one.built} - state.projects
-    asked = [(place.shown_as(name), "") for name in families] + [(place, name) for name in projects]
-    claims = place.each(lambda pair: publish.claimed(*pair), asked)
-    shown = [pair for pair, claim in zip(asked, claims, strict=True) if claim and claim.number > 0]
-    empty = {name: Listing(project=name) for _, name in shown if name}
-    strays = frozenset(index.view for index, name in shown if not name)
-    return replace(state, listings={**state.listings, **empty}, strays=strays)
+    """Return a state with the indexes and projects that have pages by lost entries alone."""
+    asked = (
+        (index, name)
+        for index, name in operations.stored_pages(place)
+        if name and (index.family, name) not in state.indexed()
+    )
+    found = operations.claims(place, asked if state.number else ())
+    strays = {(index.family, name) for (index, name), claim in found.items() if claim.number > 0}
+    empty = {name: Listing(project=name) for _, name in strays} | dict(state.listings)
+    return replace(state, listings=empty, strays=frozenset(strays))
 
 
 def _unheld(place: Place, who: Who) -> tuple[str, ...]:
-    """Return old wheels in the store; whether a set holds them is decided on the state."""
+    """Return the paths of old wheels; whether a set holds them is decided on the state."""
     base = place.key("")
     wheels = []
-    for info in place.store.keys(base):
-        name = info.key.removeprefix(base).removesuffix(".metadata")
-        if "/" in name or not name.endswith(".whl") or who.now - info.modified < LEFTOVER_AGE:
+    for info in place.store.keys(place.key(f"{FILES}/")):
+        path = info.key.removeprefix(base).removesuffix(".metadata")
+        if not path.endswith(".whl") or who.now - info.modified < LEFTOVER_AGE:
             continue
         try:
-            version_of(name)
+            version_of(path)
         except ConfigError:
             continue  # `index check` tells of it
-        wheels.append(name)
+        wheels.append(path)
     return tuple(dict.fromkeys(wheels))
 
 
 def _newest(state: IndexState, count: int) -> set[str]:
     """Return the newest listed sets of each JAX version and index, by their first release."""
-    if families := {name for known in state.sets.values() for name in known.families}:
-        return {item for name in (ALL, *families) for item in _newest(state.of(name), count)}
+    return {item for view in state.views for item in _newest_of(state.of(view), count)}
+
+
+def _newest_of(state: IndexState, count: int) -> set[str]:
     by_jax: dict[str, list[Known]] = {}
     for known in sorted(state.sets.values(), key=lambda item: item.first, reverse=True):
         if known.standing is Standing.LISTED:

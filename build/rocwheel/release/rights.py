@@ -29,23 +29,26 @@ LIST: Final = ("s3:ListBucket", "s3:ListBucketVersions",
 WRITE: Final = (PUT, "s3:PutObjectRetention")  # the second in a bucket with Object Lock
 
 # Below the channel's prefixes; {family} is one family, or `*`.
-STAGED: Final = "{staging}/{family}/*"
-RELEASED: Final = "{release}/{family}/*"
-VERDICTS: Final = f"{{staging}}/{{family}}/{OURS}/verdicts/*"
-# where 0.2 kept signed results: they are still read, and no role adds to them
-RESULTS: Final = f"{{staging}}/{{family}}/{OURS}/attestations/*/test-result/*"
+STAGED: Final = "{staging}/*"
+RELEASED: Final = "{release}/*"
+VERDICTS: Final = (f"{{staging}}/{OURS}/verdicts/*", f"{{staging}}/*/{OURS}/verdicts/*")
 VERDICTS_OF: Final = (
-    f"{{staging}}/{{family}}/{OURS}/verdicts/*/%/*",
-    f"{{staging}}/{{family}}/{OURS}/verdicts/probe/%*",
+    f"{{staging}}/{OURS}/verdicts/*/{{family}}/*",
+    f"{{staging}}/{OURS}/verdicts/probe/{{family}}*",
+    # sets of before 0.3
+    f"{{staging}}/{{family}}/{OURS}/verdicts/*",
+    f"{{staging}}/{ALL}/{OURS}/verdicts/*/{{family}}/*",
 )
-STATED: Final = f"{{staging}}/{{family}}/{OURS}/attestations/*"
+# where 0.2 kept signed results: they are still read, and no role adds to them
+RESULTS: Final = f"{{staging}}/*/{OURS}/attestations/*/test-result/*"
+STATED: Final = (f"{{staging}}/{OURS}/attestations/*", f"{{staging}}/*/{OURS}/attestations/*")
 IMAGES: Final = (
     f"{{staging}}/{{family}}/{OURS}/images/*",
     f"{{release}}/{{family}}/{OURS}/images/*",
 )
-WHEELS: Final = "{staging}/{family}/*.whl"
-METADATA: Final = "{staging}/{family}/*.whl.metadata"
-MANIFESTS: Final = f"{{staging}}/{{family}}/{OURS}/manifests/*"
+WHEELS: Final = "{staging}/*.whl"
+METADATA: Final = "{staging}/*.whl.metadata"
+MANIFESTS: Final = (f"{{staging}}/{OURS}/manifests/*", f"{{staging}}/*/{OURS}/manifests/*")
 PROBE: Final = f"{OURS}/probe*"
 # A night. Who runs a cell tells of cells of its kind, whose names begin with it; a plan is
 # commands, so only who builds makes one.
@@ -80,14 +83,14 @@ ROLES: Final = {
                 READ: (STAGED, RELEASED, PROBE, *NIGHT),
                 PUT: (STAGED, PROBE, *PLANS, *_cells("build.*")),
             },
-            {PUT: (VERDICTS, RESULTS)},
+            {PUT: (*VERDICTS, RESULTS)},
         ),
         Role(
             "runner",
             "`gate`, `gate merge` on one family: puts verdicts and reports, deletes nothing",
             {
                 READ: (STAGED, RELEASED, *NIGHT),
-                PUT: (VERDICTS, *_cells("gate.*", "merge.*"), HOSTS),
+                PUT: (*VERDICTS_OF, *_cells("gate.*", "merge.*"), HOSTS),
             },
         ),
         Role(
@@ -121,27 +124,20 @@ ROLES: Final = {
                 # Retention is one decision, so one role carries it out: of indexes and of nights.
                 DELETE: (STAGED, RELEASED, f"{nights.ROOT}/*"),
             },
-            {PUT: (WHEELS, METADATA, MANIFESTS, VERDICTS, STATED), DELETE: (VERDICTS, STATED)},
+            {
+                PUT: (WHEELS, METADATA, *MANIFESTS, *VERDICTS, *STATED),
+                DELETE: (*VERDICTS, *STATED),
+            },
         ),
     )
 }
 
 
-def spelt(
-    channel: Channel, keys: Iterable[str], family: str, *, denied: bool = False
-) -> tuple[str, ...]:
-    """Return a family's keys below a channel's prefixes; below `all` some have its own folder.
-
-    What is `denied` there is denied for every family: who may write anything else below `all` would
-    otherwise write the verdicts of the others.
-    """
-    own = [(family, key) for key in keys]
-    if channel.is_shared and family != "*":
-        parts = {VERDICTS: VERDICTS_OF} if not denied else {}
-        own += [(ALL, one.replace("%", family)) for _, key in own for one in parts.get(key, [key])]
+def spelt(channel: Channel, keys: Iterable[str], family: str) -> tuple[str, ...]:
+    """Return keys below a channel's prefixes; some are one family's."""
     names = (
-        key.format(staging=item.staging, release=item.release, family=name)
-        for name, key in own
+        key.format(staging=item.staging, release=item.release, family=family)
+        for key in keys
         for item in channel.prefixes.values()
     )
     return tuple(dict.fromkeys(names))
@@ -160,10 +156,7 @@ def policy(channel: Channel, role: Role, *, family: str = "*") -> dict[str, Any]
     statements = [{"Effect": "Allow", "Action": list(LIST), "Resource": [bucket]}]
     for effect, grants in (("Allow", role.may), ("Deny", role.may_not)):
         for action, keys in grants.items():
-            resources = [
-                f"{bucket}/{base}{key}"
-                for key in spelt(channel, keys, family, denied=effect == "Deny")
-            ]
+            resources = [f"{bucket}/{base}{key}" for key in spelt(channel, keys, family)]
             actions = list(WRITE) if action == PUT else [action]
             statements.append({"Effect": effect, "Action": actions, "Resource": resources})
     return {"Version": VERSION, "Statement": statements}

@@ -38,27 +38,32 @@ class Stage(Operation):
     """The operation that uploads a set to staging and lists it there."""
 
     manifest: Manifest
-    families: tuple[str, ...] = ()  # that the set is for, where it lies below `all`
+    families: tuple[str, ...]  # that the set is for
     uploads: tuple[Upload, ...]
     provenance: bytes = b""  # a builder's statement, where the wheelhouse has one
     count: Callable[[int], None] | None = None
+
+    @property
+    def indexes(self) -> tuple[str, ...]:
+        """The indexes that list it, the widest last."""
+        return (*self.families, *([ALL] if self.manifest.families else ()))
 
     def wanted(self, state: IndexState) -> Collection[str]:  # noqa: ARG002
         return {item.entry.project for item in self.uploads}
 
     def decide(self, state: IndexState) -> Transition | None:
         known = state.sets.get(self.manifest.sha256)
-        if known and known.standing is Standing.LISTED:
+        missing = [name for name in self.families if not (known and known.of(name))]
+        if known and known.standing is Standing.LISTED and not missing:
             return None
         entries = tuple(item.entry for item in self.uploads)
-        state.check_names(entries, where=self.place.location)
-        if known:
+        state.check_names(entries, missing, where=self.place.location)
+        if known and known.standing is not Standing.LISTED:
             raise withdrawn(self.place, known)
-        brings, families = [holding(self.manifest, entries)], self.families
-        pages = families if self.place.is_split else ()
-        return self.entry(
-            state, Action.STAGE, brings=brings, families=families, must=families, pages=pages
-        )
+        if known:
+            return self.entry(state, Action.STAGE, sets=[known.id], families=missing)
+        brings, must = [holding(self.manifest, entries)], self.manifest.families
+        return self.entry(state, Action.STAGE, brings=brings, families=self.families, must=must)
 
     def prepare(self, state: IndexState, entry: Transition | None) -> Transition | None:  # noqa: ARG002
         manifests.put(self.place, self.manifest)
@@ -68,7 +73,7 @@ class Stage(Operation):
 
     def _upload(self, item: Upload) -> None:
         place, entry = self.place, item.entry
-        key, headers = place.key(entry.filename), place.wheel_headers
+        key, headers = place.key(entry.path), place.wheel_headers
         place.store.create(key, item.path, headers=headers, sha256=entry.sha256, count=self.count)
         operations.put_metadata(place, entry, item.metadata)
 
@@ -82,17 +87,19 @@ class StagePlan(Plain, frozen=True, kw_only=True):
         """List the plan for people: every source, its full destination, its size and the trend."""
         place = self.operation.place
         lines = [f"manifest {self.operation.manifest.sha256}", f"to       {place.location}/"]
+        lines += operations.carried_lines(place, self.state)
         for item in self.operation.uploads:
             act = "is there" if item.is_there else "upload"
             trend = ""
             if item.before:
                 change = 100 * (item.entry.size / item.before.size - 1)
                 trend = f", {change:+.1f} % since {item.before.version}"
-            where = place.locate(item.entry.filename)
+            where = place.locate(item.entry.path)
             lines.append(f"{act:9}{item.path} -> {where} ({readable(item.entry.size)}{trend})")
             lines.append(f"{act:9}METADATA -> {where}.metadata")
         entries = (item.entry for item in self.operation.uploads)
-        return [*lines, *operations.page_lines(place, entries, Action.STAGE)]
+        indexes = [place.of(name) for name in self.operation.indexes]
+        return [*lines, *operations.page_lines(indexes, entries, Action.STAGE)]
 
     def to_json(self, *, dry_run: bool) -> dict[str, Any]:
         """Return the plan as a document; without `dry_run` it was applied where that was needed."""
@@ -101,16 +108,15 @@ class StagePlan(Plain, frozen=True, kw_only=True):
         return {
             "state": "planned" if dry_run else done,
             "manifest": self.operation.manifest.sha256,
-            "family": place.family,
-            **({"families": list(self.operation.families)} if self.operation.families else {}),
-            "index_url": place.url,
+            "families": list(self.operation.families),
+            "index_url": place.of(self.operation.indexes[-1]).url,
             "wheels": [
                 {
                     "filename": item.entry.filename,
                     "sha256": item.entry.sha256,
                     "size": item.entry.size,
                     "size_before": item.before.size if item.before else None,
-                    "url": place.link(item.entry.filename),
+                    "url": place.link(item.entry.path),
                     "is_there": item.is_there,
                 }
                 for item in self.operation.uploads
@@ -135,10 +141,11 @@ def plan(
     metadata = {name: wheelset.read_metadata(path) for name, path in paths.items()}
     wheelset.check_closed(manifest, metadata)
     _check_sizes(manifest, channel, store)
-    staging, _ = channel.pair(store, manifest, family.name if family else ALL)
-    place = staging.of(staging.family)  # what is staged is the set's, not a family's
-    entries = wheelset.entries(manifest, metadata, uploaded=who.time)
-    state = log.read(place, {entry.project for entry in entries})
+    place, _ = channel.pair(store, manifest, family.name if family else ALL)
+    state = log.read(place, {wheel.project for wheel in manifest.built})
+    place = state.at(place, manifest.sha256)
+    entries = wheelset.entries(manifest, metadata, place, uploaded=who.time)
+    own = state.of(place.family)
     there = operations.stored(place, entries)
     uploads = []
     for entry in entries:
@@ -150,7 +157,7 @@ def plan(
             )
         others = [  # of the same CPython
             item
-            for item in state.shown(entry.project)
+            for item in own.shown(entry.project)
             if item.version != entry.version and item.python == entry.python
         ]
         uploads.append(
@@ -166,7 +173,7 @@ def plan(
         place=place,
         who=who,
         manifest=manifest,
-        families=wheelset.families(manifest, staging),
+        families=manifest.families or (place.family,),
         uploads=tuple(uploads),
         provenance=evidence.built(wheelhouse),
     )

@@ -15,11 +15,11 @@ from rocwheel.base.errors import ConfigError, ObjectDiffersError
 from rocwheel.base.values import Plain
 from rocwheel.base.versions import moment
 from rocwheel.records.manifest import Manifest
-from rocwheel.records.places import FOREIGN, Place
+from rocwheel.records.places import Place
 from rocwheel.release import operations
 from rocwheel.release.index.channels import Channel
 from rocwheel.release.ledger import log, manifests, verdicts
-from rocwheel.release.ledger.state import IndexState, Known, Standing
+from rocwheel.release.ledger.state import IndexState, Known, Standing, is_foreign
 from rocwheel.release.ledger.verdicts import FoundVerdict
 from rocwheel.release.policy import Decision
 from rocwheel.release.proof import judge
@@ -37,7 +37,7 @@ class SetStatus(Plain, frozen=True, kw_only=True):
     decision: Decision | None = None  # of a staged set that is not released
     problem: str = ""  # why there is none although it should be, or what is wrong with a release
     rollback: str = ""  # the command that takes a release back that rests on a revoked key alone
-    family: str = ""  # of a set below `all`, which has a row for each
+    family: str  # of a set for several, which has a row for each
 
     @property
     def set_id(self) -> str:
@@ -49,7 +49,7 @@ class SetStatus(Plain, frozen=True, kw_only=True):
 
     @property
     def jax(self) -> str:
-        return self.first.jax or ("-" if self.set_id == FOREIGN else "")
+        return self.first.jax or ("-" if is_foreign(self.set_id) else "")
 
     @property
     def released(self) -> str:
@@ -65,7 +65,7 @@ class SetStatus(Plain, frozen=True, kw_only=True):
         """Released, gated (staged, and may be promoted), staged, rolled back, pruned, foreign."""
         if self.known.standing is not Standing.LISTED:
             return "rolled back" if self.known.standing is Standing.HELD else "pruned"
-        if self.set_id == FOREIGN:
+        if is_foreign(self.set_id):
             return "foreign"
         if self.is_released:
             return "released"
@@ -94,7 +94,7 @@ class SetStatus(Plain, frozen=True, kw_only=True):
         yanked = f", {self.known.yanked} yanked" if self.known.yanked else ""
         return (
             self.set_id[:12],
-            f"{self.state} {self.family}".rstrip(),
+            f"{self.state} {self.family}",
             self.jax,
             self.first.rocm,
             " ".join(self.first.pythons),
@@ -106,7 +106,7 @@ class SetStatus(Plain, frozen=True, kw_only=True):
     def to_json(self) -> dict[str, Any]:
         return {
             "set": self.set_id,
-            **({"family": self.family} if self.family else {}),
+            "family": self.family,
             "state": self.state,
             "jax": self.jax,
             "rocm": self.first.rocm,
@@ -157,14 +157,14 @@ def read(
     `look` is of how many of those, the youngest; the logs alone say nothing of verdicts. Pages of
     the release tell whether its log lost its end.
     """
-    staged, released = (log.read(place).of(place.view) for place in (staging, release))
+    staged, released = (log.read(place).of(place.family) for place in (staging, release))
     damage = operations.damage(release, released, released.projects if asks_pages else ())
     waiting = sorted(
         (known for known in staged.listed if known.id not in released.sets),
         key=lambda known: (known.first, known.id),
         reverse=True,
     )
-    files = staging.each(lambda known: _file(staging, known.id), waiting[:look])
+    files = staging.each(lambda known: _file(staging.at(known.home), known.id), waiting[:look])
     cells = {cell for _, _, told in files for cell in verdicts.cells(told)}
     before = verdicts.released_coverage(release, released, cells)
     look_at = partial(_doubt, release, channel)
@@ -176,7 +176,8 @@ def read(
         judged[known.id] = None, why
         try:
             if manifest:
-                said, _ = judge(staging, manifest, family, channel, told, before=before, now=now)
+                at = staging.at(known.home)
+                said, _ = judge(at, manifest, family, channel, told, before=before, now=now)
                 judged[known.id] = said, ""
         except TrustError as exc:
             judged[known.id] = None, str(exc)
@@ -193,7 +194,7 @@ def read(
             decision=decision,
             problem=problem,
             rollback=rollback,
-            family=family.name if staging.family == ALL else "",
+            family=family.name,
         )
         sets.append(row)
     return Overview(
@@ -210,7 +211,7 @@ def _doubt(release: Place, channel: Channel, known: Known) -> tuple[str, tuple[s
     if is_sound or known.standing is not Standing.LISTED:
         return known.id, ("", "")
     data = manifests.bundle(release, known)
-    if release.view in known.bundles and not data:
+    if release.family in known.bundles and not data:
         return known.id, ("its statements cannot be read: they are not what the log names", "")
     try:
         names, is_alone = verifier.revoked(data, trust, released=moment(known.first))
@@ -219,7 +220,7 @@ def _doubt(release: Place, channel: Channel, known: Known) -> tuple[str, tuple[s
     text = f"{', '.join(sorted(names))} revoked"
     if not names or not is_alone:
         return known.id, (f"{text}; other keys signed the same" if names else "", "")
-    words = (f"--manifest={known.id}", f"--family={release.view}", f"--reason={text}")
+    words = (f"--manifest={known.id}", f"--family={release.family}", f"--reason={text}")
     command = shlex.join(("rollback", *words))
     return known.id, (f"{text}: it rests on nothing else: roll it back", command)
 
@@ -239,7 +240,7 @@ def overview(
     """
     overviews, unknown = list[Overview](), list[str]()
     for pair in pairs:
-        views = [pair[0].view]
+        views = [pair[0].family]
         if views == [ALL]:
             every = (known for place in pair for known in log.read(place).sets.values())
             views = sorted({name for known in every for name in known.families} - {ALL})

@@ -15,13 +15,13 @@ from functools import lru_cache
 from pathlib import Path
 from typing import Final
 
+from msgspec import UNSET
 from packaging.requirements import InvalidRequirement, Requirement
 from packaging.specifiers import SpecifierSet
 from packaging.utils import canonicalize_name
 
 from amdgpu_family_matrix import Family
 from rocwheel.base import files
-from rocwheel.base.choices import ALL
 from rocwheel.base.errors import ConfigError, PromotionError, WheelError
 from rocwheel.base.parallel import each
 from rocwheel.base.store import ObjectInfo
@@ -120,11 +120,6 @@ def check_family(manifest: Manifest, family: Family) -> None:
         )
 
 
-def families(manifest: Manifest, place: Place) -> tuple[str, ...]:
-    """Return the families for which a place below `all` has a set; none at a family's own."""
-    return () if place.family != ALL else manifest.families or (place.view,)
-
-
 def check_complete(manifest: Manifest) -> None:
     """Every CPython has a jaxlib and a plugin, and there is one pjrt. Raises WheelError."""
     for python in ("", *manifest.pythons):
@@ -205,7 +200,7 @@ def check_order(released: Iterable[Entry], entries: Iterable[Entry]) -> None:
 
 
 def entries(
-    manifest: Manifest, metadata: Mapping[str, bytes], *, uploaded: str
+    manifest: Manifest, metadata: Mapping[str, bytes], place: Place, *, uploaded: str
 ) -> tuple[Entry, ...]:
     """List the wheels as the index does: all from the manifest and the wheels' own bytes."""
     return tuple(
@@ -216,6 +211,7 @@ def entries(
             requires_python=requires_python(metadata[wheel.filename], name=wheel.filename),
             rocm=manifest.rocm.version,
             manifest=manifest.sha256,
+            folder=place.folder or UNSET,
         )
         for wheel in manifest.built
     )

@@ -14,6 +14,7 @@ from itertools import product
 from typing import Any, Final
 
 from rocwheel.base import files
+from rocwheel.base.choices import ALL
 from rocwheel.base.errors import ConfigError, PromotionError
 from rocwheel.base.values import Plain, replace
 from rocwheel.records.entry import Entry, version_of
@@ -21,7 +22,14 @@ from rocwheel.records.places import Place
 from rocwheel.release import operations, proof, wheelset
 from rocwheel.release.index.channels import Channel
 from rocwheel.release.ledger import log, manifests
-from rocwheel.release.ledger.state import Action, IndexState, Known, Standing, Transition
+from rocwheel.release.ledger.state import (
+    Action,
+    IndexState,
+    Known,
+    Standing,
+    Transition,
+    concerned,
+)
 from rocwheel.release.ledger.state import apply as apply_entry
 from rocwheel.release.operations import Operation, Who
 from rocwheel.release.trust.policy import Signer
@@ -57,7 +65,7 @@ class Change(Operation):
     action: Action
     set_id: str = ""
     filenames: tuple[str, ...] = ()
-    families: tuple[str, ...] = ()  # of a set below `all`; none: of each that stands otherwise
+    families: tuple[str, ...] = ()  # of a rollback or restore; none: each that stands otherwise
     channel: Channel | None = None
     signer: Signer | None = None  # who states it
     is_late: bool = False  # it is done, and is stated now
@@ -69,8 +77,10 @@ class Change(Operation):
     def files(self, state: IndexState) -> tuple[Entry, ...]:
         """Return what it is about: files of the set, or listed ones by name."""
         if not self.set_id:
-            shown = (item for name in sorted(self.wanted(state)) for item in state.shown(name))
-            return tuple(item for item in shown if item.filename in self.filenames)
+            views = state.views if self.place.family == ALL else (self.place.family,)
+            pairs = product(map(state.of, views), sorted(self.wanted(state)))
+            shown = {item.path: item for seen, name in pairs for item in seen.shown(name)}
+            return tuple(item for item in shown.values() if item.filename in self.filenames)
         chosen = set(self.filenames)
         return tuple(f for f in state.files(self.set_id) if not chosen or f.filename in chosen)
 
@@ -82,9 +92,10 @@ class Change(Operation):
         """Return the next entry of the log where the index is to change."""
         known = state.sets.get(self.set_id)
         standing = known.standing if known else None
-        changed, views = self.files(state), [""]
+        changed, views = self.files(state), [*(known.views if known else state.views)]
+        families = list[str]()
         if self.action in {Action.ROLLBACK, Action.RESTORE}:
-            views = self._changing(known)
+            views = families = self._changing(known)
             if not views:
                 return None
         else:
@@ -94,7 +105,7 @@ class Change(Operation):
             if all((item.yanked is None) == (self.action is Action.UNYANK) for item in changed):
                 return None
         if self.action in {Action.RESTORE, Action.UNYANK}:  # nothing may sort below what is there
-            names = {item.filename for item in changed}
+            own = {item.filename for item in changed}
             coming = [
                 replace(item, yanked=None)
                 for item in changed
@@ -102,14 +113,14 @@ class Change(Operation):
             ]
             for view, project in product(views, self.wanted(state)):
                 shown = state.of(view).shown(project)
-                others = (item for item in shown if item.filename not in names)
+                others = (item for item in shown if item.filename not in own)
                 wheelset.check_order(others, coming)
         sets = [self.set_id] if self.set_id else []
-        families = sorted(filter(None, views))
-        return self.entry(state, self.action, sets=sets, names=self.filenames, families=families)
+        names = [item.path for item in changed] if self.filenames else []
+        return self.entry(state, self.action, sets=sets, names=names, families=sorted(families))
 
     def _changing(self, known: Known | None) -> list[str]:
-        """Return the families for which a rollback or restore changes a set: "" where it has none.
+        """Return the families for which a rollback or restore changes a set.
 
         None where all is done. Raises PromotionError for one for which it may not be, and where
         it neither changes anything nor is done.
@@ -117,7 +128,7 @@ class Change(Operation):
         standings = [Standing.LISTED, Standing.HELD]
         before, after = standings if self.action is Action.ROLLBACK else standings[::-1]
         views, is_done, standing = [], False, None
-        for view in self.families or (known.families if known else ()) or ("",):
+        for view in self.families or (known.families if known else ()):
             seen = known.of(view) if known else None
             standing = seen.standing if seen else None
             if standing is before:
@@ -139,7 +150,8 @@ class Change(Operation):
         named: dict[str, dict[str, str]] = {}
         for (set_id, view), data in bundles.items():
             named.setdefault(set_id, {})[view] = files.sha256(data)
-            proof.put(self.place, self.place.bundle(named[set_id][view]), data)
+            home = state.at(self.place.of(view), set_id)
+            proof.put(home, home.bundle(named[set_id][view]), data)
         return replace(entry, bundles=named)
 
     def statements(self, state: IndexState) -> dict[tuple[str, str], bytes]:
@@ -155,11 +167,11 @@ class Change(Operation):
         for place, (set_id, names) in product(self.views(state), self.names(state).items()):
             known = state.sets.get(set_id)
             before = manifests.bundle(place, known) if known else b""
-            if manifest := manifests.find(place, set_id) if before else None:
+            if manifest := manifests.find(state.at(place, set_id), set_id) if before else None:
                 data = proof.extended(
                     before, manifest, names, place=place, signer=self.signer, **about
                 )
-                made |= {(set_id, place.view): data} if data else {}
+                made |= {(set_id, place.family): data} if data else {}
         return made
 
     def names(self, state: IndexState) -> dict[str, list[str]]:
@@ -167,18 +179,18 @@ class Change(Operation):
         if self.set_id:
             return {self.set_id: [*self.filenames]}
         names: dict[str, list[str]] = {}
-        for name in self.filenames:
-            file = state.listing(version_of(name)[0]).file(name)
+        for item in self.files(state):
+            file = state.listing(item.project).file(item.path)
             for set_id in file.sets if file else ():
                 if state.lists(set_id):
-                    names.setdefault(set_id, []).append(name)
+                    names.setdefault(set_id, []).append(item.filename)
         return names
 
     def views(self, state: IndexState) -> list[Place]:
-        """Return the place as each family sees it whose index changes: some below `all`."""
+        """Return the place as each family sees it whose index changes."""
         sets = (state.sets[name] for name in self.names(state) if name in state.sets)
         every = dict.fromkeys(family for known in sets for family in known.families)
-        return [*map(self.place.of, self.families or tuple(every) or (self.place.view,))]
+        return [*map(self.place.of, self.families or tuple(every))]
 
     def _refused(
         self, standing: Standing | None, name: str = "", family: str = ""
@@ -205,22 +217,22 @@ class ChangePlan(Plain, frozen=True, kw_only=True):
         entry = None if self.is_done else self.operation.change(self.state)
         after = apply_entry(self.state, entry, digest="") if entry else self.state
         # a file that another set lists as well stays as it is
-        indexes = operations.indexes(place, after, (entry and entry.families) or ())
+        views = concerned(after, entry) if entry else after.views
+        indexes = operations.indexes(place, after, views)
         changed = {
-            item.filename
+            item.path
             for index, project in product(indexes, self.operation.wanted(self.state))
-            for item in {*self.state.of(index.view).shown(project)}
-            ^ {*after.of(index.view).shown(project)}
+            for item in {*self.state.of(index.family).shown(project)}
+            ^ {*after.of(index.family).shown(project)}
         }
-        lines = [f"{action.value:9}{place.locate(name)}" for name in sorted(changed)]
-        for index in indexes:
-            lines += operations.page_lines(index, self.files, action)
-        return lines
+        lines = operations.carried_lines(place, self.state)
+        lines += [f"{action.value:9}{place.locate(path)}" for path in sorted(changed)]
+        return [*lines, *operations.page_lines(indexes, self.files, action)]
 
     @property
     def families(self) -> tuple[str, ...]:
-        """Return the families whose index changes: the place's own, or some below `all`."""
-        return tuple(place.view for place in self.operation.views(self.state))
+        """Return the families whose index changes."""
+        return tuple(place.family for place in self.operation.views(self.state))
 
     def to_json(self, *, dry_run: bool) -> dict[str, Any]:
         done = "signed" if self.operation.is_late else DONE[self.operation.action]
@@ -228,8 +240,7 @@ class ChangePlan(Plain, frozen=True, kw_only=True):
         return {
             "state": "planned" if dry_run and not self.is_done else done,
             "set": self.operation.set_id,
-            "family": self.operation.place.family,
-            **({"families": list(self.operation.families)} if self.operation.families else {}),
+            "families": list(self.families),
             "files": [item.filename for item in self.files],
             "reason": self.operation.who.reason,
         }
@@ -273,7 +284,8 @@ def place_of(places: Sequence[Place], filename: str) -> Place:
     """Return the place that lists a file; the last one, where none does."""
     project, _ = version_of(filename)
     for place in places:
-        if filename in {item.filename for item in log.read(place, [project]).shown(project)}:
+        listing = log.read(place, [project]).listing(project)
+        if listing.named(filename):
             return place
     return places[-1]
 

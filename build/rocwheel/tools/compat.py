@@ -28,7 +28,7 @@ if TYPE_CHECKING:  # what tables of the data do not need
     from rocwheel.records.places import Place
     from rocwheel.records.results import TestResult
     from rocwheel.records.verdict import Verdict
-    from rocwheel.release.ledger.state import Known
+    from rocwheel.release.ledger.state import IndexState, Known
 
 Looked: TypeAlias = "tuple[Place, Known, tuple[Verdict, ...]]"  # a released set, and what passed
 NOT_KNOWN: Final = "not known"
@@ -128,16 +128,16 @@ def looked_at(places: Iterable[Place]) -> tuple[Looked, ...]:
 
     looked = []
     for place in places:
-        known_sets = log.read(place).of(place.view).sets.values()
+        known_sets = log.read(place).of(place.family).sets.values()
         sets = [s for s in known_sets if s.standing is Standing.LISTED and s.jax]
         for known in sorted(sets, key=lambda item: (item.first, item.id), reverse=True):
             passed = tuple(
                 verdict
-                for item in verdicts.find(place, known.id)
+                for item in verdicts.find(place.at(known.home), known.id)
                 if (verdict := item.verdict) and verdict.state is State.PASS
                 if not verdict.shard and not verdict.ran.unofficial
             )
-            looked.append((place, known, passed))
+            looked.append((place.at(known.home), known, passed))
     return tuple(looked)
 
 
@@ -147,7 +147,7 @@ def released(looked: Iterable[Looked]) -> Table:
     for place, known, passed in looked:
         for python in known.pythons:
             suites = ", ".join(sorted({item.suite for item in passed if item.python == python}))
-            rows.append((place.view, known.jax, known.rocm, python, suites or NOT_KNOWN))
+            rows.append((place.family, known.jax, known.rocm, python, suites or NOT_KNOWN))
     return Table(title="Released", header=HEADERS["Released"], rows=tuple(rows))
 
 
@@ -155,10 +155,10 @@ def images(looked: Iterable[Looked]) -> Table:
     """Return the components of each runtime image of a released set. Raises StoreError."""
     from rocwheel.night import image_record as record
 
-    jax = {(place.root, known.id): known.jax for place, known, _ in looked}
+    jax = {(place.index, known.id): known.jax for place, known, _ in looked}
     rows = (
         (one.pinned, jax[root, one.manifest], one.rocm, one.base.partition("@")[0], one.python)
-        for root, place in {place.root: place for place, *_ in looked}.items()
+        for root, place in {place.index: place for place, *_ in looked}.items()
         for one in reversed(record.records(place))
         if one.released and (root, one.manifest) in jax
     )
@@ -202,16 +202,14 @@ def _since(runs: Sequence[tuple[Version, Version, TestResult]]) -> Iterator[str]
     yield runs[0][2].reason or ("its library was seen at work" if seen else "")
 
 
-def refresh(place: Place, ci: Path) -> None:
+def refresh(place: Place, state: IndexState, ci: Path) -> None:
     """Put the page beside the index of a release, as its log says. Raises StoreError."""
-    from rocwheel.release.ledger import log
     from rocwheel.release.ledger.state import Standing
 
-    state, names = log.read(place), [place.view]
-    shown = state.of(place.view).sets.values()
+    names, shown = [place.family], state.of(place.family).sets.values()
     sets = [known for known in shown if known.standing is Standing.LISTED and known.jax]
     sets.sort(key=lambda known: (known.first, known.id), reverse=True)
-    if place.view == ALL:  # the sets of every family that must have them
+    if place.family == ALL:  # what every family has that must, whatever some have besides
         names = sorted({name for known in sets for name in state.sets[known.id].families})
     rows = []
     for name, known, python in ((n, s, p) for n in names for s in sets for p in s.pythons):

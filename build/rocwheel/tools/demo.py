@@ -256,7 +256,7 @@ def night(
         families=families.load(own),
         channel=replace(
             channels.of_store(store),
-            layout="both" if base.families else "family",
+            one_build=bool(base.families),
             suites=suites.load_known(ours, today=who.now.date()),
         ),
         target=(f"--store={store}",),

@@ -5,6 +5,7 @@
 
 Set A is released and rolled back, B is released and yanked, C is released, D is staged and passed.
 What the version knows beyond that (a migration in 0.1.0, a set of two families in 0.2.0) is there, too.
+`format-2` is of 2d91f927, the last with a log for each family.
 """
 
 import shutil
@@ -20,9 +21,14 @@ from support import wheelset
 from support.wheelset import FAMILY, Shop, make_set, pass_gate
 
 import rocwheel
-from rocwheel.console import Console
-from rocwheel.ledger import log, state
 from rocwheel.release import operations, stage
+
+try:
+    from rocwheel.base.console import Console
+    from rocwheel.release.ledger import log, state
+except ImportError:  # before 0.3
+    from rocwheel.console import Console
+    from rocwheel.ledger import log, state
 
 target, folder = Path(sys.argv[1]), Path(tempfile.mkdtemp())
 console = Console(sys.stderr, clock=time.monotonic, verbosity=-1)
@@ -64,7 +70,7 @@ for name, manifest in sets.items():
         shop.promote(manifest)
 shop.change(state.Action.ROLLBACK, sets["A"], reason="wrong")
 shop.change(state.Action.YANK, sets["B"], reason="slow")
-if rocwheel.__version__ == "0.2.0":
+if rocwheel.__version__ != "0.1.0":
     from support.shared import SharedShop, X, Y
 
     both = SharedShop(store.as_uri(), console)
@@ -73,6 +79,20 @@ if rocwheel.__version__ == "0.2.0":
         both.gate(one, *families)
         both.release_for(one)
     both.take(state.Action.ROLLBACK, one, X)
+if target.stem == "format-2":  # other bytes of a name that X has; what came before rocwheel
+    from support.shared import Z
+
+    from rocwheel.release import adopt
+
+    make_set(folder / "Y", jax="0.9.3", pythons=("3.12",), gfx=Y.targets, stamp="Y")
+    own, one = shop.channel, stage.plan(folder / "Y", Y, shop.channel, shop.store, who=wheelset.WHO)
+    stage.apply(one, console=console)
+    foreign = own.release(shop.store, Z.name, 7)
+    made = wheelset.make_wheel(
+        folder, project="jaxlib", version="0.8.0", tag="cp312-cp312-any", module="jaxlib"
+    )
+    shop.store.create(foreign.key(made.name), made, headers=foreign.wheel_headers)
+    wheelset.applied(adopt.plan(foreign, who=wheelset.WHO))
 shutil.rmtree(store / ".rocwheel", ignore_errors=True)
 with zipfile.ZipFile(target, "w") as archive:
     for path in sorted(filter(Path.is_file, store.rglob("*"))):

@@ -29,7 +29,7 @@ import pytest
 from support.nginx import in_front_of
 from support.s3 import program
 from support.serving import serving
-from support.wheelset import FAMILY, WHO, Shop, applied, make_set, make_wheel, pass_gate
+from support.wheelset import FAMILY, WHO, Shop, applied, make_set, make_wheel, pass_gate, wheel_key
 
 from rocwheel.base.errors import StoreError
 from rocwheel.base.store import SIMPLE_JSON
@@ -134,7 +134,7 @@ def test_every_installer_finds_the_set_everywhere(world, tmp_path, clients) -> N
     shop, url = world
     manifest = shop.released(tmp_path / "wh", pythons=(PYTHON, "3.14"))
     version = manifest.built[0].version
-    index = f"{url}{shop.release.root}/"
+    index = f"{url}{shop.release.index}/"
     for client in clients.values():
         done = client.install(index, tmp_path / "target")
         assert done.returncode == 0, f"{client.name}: {done.stdout}{done.stderr}"
@@ -176,9 +176,11 @@ def test_the_link_of_any_version_leads_to_its_object(world, tmp_path, version: s
     wheel = make_wheel(
         tmp_path, project="jaxlib", version=version, tag="py3-none-any", module="jaxlib"
     )
-    shop.store.create(shop.release.key(wheel.name), wheel, headers=shop.release.wheel_headers)
+    shop.store.create(
+        f"{shop.release.index}/{wheel.name}", wheel, headers=shop.release.wheel_headers
+    )
     applied(adopt.plan(shop.release, who=WHO))
-    page = f"{url}{shop.release.root}/jaxlib/"
+    page = f"{url}{shop.release.index}/jaxlib/"
     served = page + ("index.html" if page.startswith("file:") else "")
     with urllib.request.urlopen(served) as answer:
         (link,) = links(answer.read())
@@ -199,10 +201,12 @@ def test_a_version_that_is_folded_away_for_people_is_there_for_installers(
         wheel = make_wheel(
             tmp_path, project=PJRT, version=f"1.{number}", tag="py3-none-any", module="pjrt"
         )
-        shop.store.create(shop.release.key(wheel.name), wheel, headers=shop.release.wheel_headers)
+        shop.store.create(
+            f"{shop.release.index}/{wheel.name}", wheel, headers=shop.release.wheel_headers
+        )
     applied(adopt.plan(shop.release, who=WHO))
     for client in clients.values():
-        done = client.install(f"{url}{shop.release.root}/", tmp_path / "target", f"{PJRT}==1.0")
+        done = client.install(f"{url}{shop.release.index}/", tmp_path / "target", f"{PJRT}==1.0")
         assert done.returncode == 0, f"{client.name}: {done.stderr}"
         assert installed(tmp_path / "target") == {PJRT: "1.0"}
 
@@ -216,11 +220,11 @@ def test_a_wheel_that_is_not_what_the_page_says_is_refused_by_all(shop, tmp_path
     manifest = shop.released(tmp_path / "wh", pythons=(PYTHON,))
     make_set(tmp_path / "forged", pythons=(PYTHON,), stamp="forged")
     for wheel in manifest.built:
-        path = tmp_path / "store" / shop.release.root / wheel.filename
+        path = tmp_path / "store" / wheel_key(shop.release, wheel.filename)
         path.write_bytes((tmp_path / "forged" / wheel.filename).read_bytes())
     with serving(shop.store) as site:
         for client in clients.values():
-            done = client.install(f"{site.url}{shop.release.root}/", tmp_path / "target")
+            done = client.install(f"{site.url}{shop.release.index}/", tmp_path / "target")
             assert done.returncode != 0
             assert "hash" in (done.stdout + done.stderr).lower()
 
@@ -230,7 +234,7 @@ def test_a_yanked_set_is_passed_over_unless_it_is_pinned(shop, tmp_path, clients
     new = shop.released(tmp_path / "b", pythons=(PYTHON,))
     shop.change(Action.YANK, new, reason="wrong numbers")
     with serving(shop.store) as site:
-        index = f"{site.url}{shop.release.root}/"
+        index = f"{site.url}{shop.release.index}/"
         for client in clients.values():
             assert client.install(index, tmp_path / "target").returncode == 0
             assert installed(tmp_path / "target")[PLUGIN] == old.built[0].version
@@ -246,7 +250,7 @@ def test_resolving_reads_metadata_files_and_no_wheel(shop, tmp_path, clients) ->
     for name in ("newest pip", "uv"):
         seen: list[str] = []
         with serving(shop.store, say=seen.append) as site:
-            index = f"{site.url}{shop.release.root}/"
+            index = f"{site.url}{shop.release.index}/"
             done = clients[name].run(
                 "install",
                 "--dry-run",
@@ -282,7 +286,7 @@ def test_uv_sees_upload_times_whatever_serves_them(shop, tmp_path, clients, serv
         pass_gate(shop.staging, manifest)
         shop.promote(manifest, who)
     with serve(shop.store) as site:
-        index = f"{site.url}{shop.release.root}/"
+        index = f"{site.url}{shop.release.index}/"
         for before, expected in (("2026-05-15", "a0"), ("2026-06-15", "a1")):
             done = clients["uv"].install(
                 index,
@@ -307,7 +311,7 @@ def test_pip_takes_no_wheel_that_is_too_young_where_json_is_served(shop, tmp_pat
         (serving, "2026-06-01", 0), (serving, "2026-04-01", 1), (static, "2026-06-01", 1),
     ):  # fmt: skip
         with serve(shop.store) as site:
-            index = f"{site.url}{shop.release.root}/"
+            index = f"{site.url}{shop.release.index}/"
             done = pip.install(index, tmp_path / "t", f"--uploaded-prior-to={day}", PLUGIN)
         assert done.returncode == code, done.stderr
 
@@ -316,7 +320,7 @@ def test_pip_takes_no_wheel_that_is_too_young_where_json_is_served(shop, tmp_pat
 def test_the_documented_rule_serves_json_to_those_who_ask(world, tmp_path, clients) -> None:
     shop, url = world
     shop.released(tmp_path / "wh", pythons=(PYTHON,))
-    page = f"{url}{shop.release.root}/{PLUGIN}/"
+    page = f"{url}{shop.release.index}/{PLUGIN}/"
     request = urllib.request.Request(page, headers={"Accept": SIMPLE_JSON})
     with urllib.request.urlopen(request) as answer:
         assert answer.headers["Content-Type"] == SIMPLE_JSON
@@ -325,7 +329,7 @@ def test_the_documented_rule_serves_json_to_those_who_ask(world, tmp_path, clien
     with urllib.request.urlopen(page) as answer:
         assert answer.headers["Content-Type"].startswith("text/html")
     done = clients["uv"].install(
-        f"{url}{shop.release.root}/", tmp_path / "t", "--exclude-newer=2027-01-01", PLUGIN
+        f"{url}{shop.release.index}/", tmp_path / "t", "--exclude-newer=2027-01-01", PLUGIN
     )
     assert done.returncode == 0, done.stderr
 
@@ -342,16 +346,16 @@ def test_pip_resolves_each_set_for_each_cpython_with_its_names_from_nowhere_else
         tmp_path, project="elsewhere", version="3", tag="py3-none-any", module="elsewhere"
     )
     upstream.store.create(
-        upstream.release.key(other.name), other, headers=upstream.release.wheel_headers
+        f"{upstream.release.index}/{other.name}", other, headers=upstream.release.wheel_headers
     )
     applied(adopt.plan(upstream.release, who=WHO))
 
     shop = Shop((tmp_path / "store").as_uri(), console)
     shop.released(tmp_path / "wh")
     with serving(upstream.store) as pypi:
-        ask = {"upstream": f"{pypi.url}{upstream.release.root}", "python": Path(sys.executable)}
+        ask = {"upstream": f"{pypi.url}{upstream.release.index}", "python": Path(sys.executable)}
         assert pip_resolution.resolve(shop.release, runner=runner, **ask) == []
-        page = tmp_path / "store" / shop.release.root / PJRT
+        page = tmp_path / "store" / shop.release.index / PJRT
         shutil.rmtree(page)  # the decoy upstream has a pjrt, which must not be taken
         said = pip_resolution.resolve(shop.release, runner=runner, **ask)
     assert len(said) == 2
@@ -363,11 +367,11 @@ def test_what_the_store_lacks_is_redirected_upstream(shop, tmp_path) -> None:
     with serving(shop.store, upstream="https://upstream.example/simple/") as site:
         opener = urllib.request.build_opener(NoRedirect)
         with pytest.raises(urllib.error.HTTPError) as caught:
-            opener.open(f"{site.url}{shop.release.root}/numpy/")
+            opener.open(f"{site.url}{shop.release.index}/numpy/")
         assert caught.value.code == 307
         assert caught.value.headers["Location"] == "https://upstream.example/simple/numpy/"
         caught.value.close()
-        with urllib.request.urlopen(f"{site.url}{shop.release.root}/{PLUGIN}/") as answer:
+        with urllib.request.urlopen(f"{site.url}{shop.release.index}/{PLUGIN}/") as answer:
             assert answer.status == 200
 
 
@@ -396,10 +400,10 @@ def test_a_page_installs_the_jaxlib_that_its_set_brings(shop, tmp_path, upstream
 
 def test_the_local_server_keeps_to_http(shop, tmp_path) -> None:
     manifest = shop.released(tmp_path / "wh", pythons=(PYTHON,))
-    name = manifest.built[0].filename.replace("+", "%2B")
+    name = wheel_key(shop.release, manifest.built[0].filename).replace("+", "%2B")
     with serving(shop.store) as site:
-        base = f"{site.url}{shop.release.root}"
-        with urllib.request.urlopen(f"{base}/{name}") as answer:
+        base = f"{site.url}{shop.release.index}"
+        with urllib.request.urlopen(f"{site.url}{name}") as answer:
             assert len(answer.read()) == manifest.built[0].size
         for url, code in (
             (f"{base}/nothing.whl", 404),
@@ -414,7 +418,7 @@ def test_the_local_server_keeps_to_http(shop, tmp_path) -> None:
             assert shop.store.url not in said  # whose disk it is concerns no client
             assert str(tmp_path) not in said
             caught.value.close()
-        head = urllib.request.Request(f"{base}/{name}", method="HEAD")
+        head = urllib.request.Request(f"{site.url}{name}", method="HEAD")
         with urllib.request.urlopen(head) as answer:
             assert (answer.headers["Content-Length"], answer.read()) == (
                 str(manifest.built[0].size),
@@ -478,11 +482,11 @@ def test_the_public_page_is_read_afresh_through_the_callers_proxy_and_never_with
         options = StoreOptions(channel="nightly", store="", channels_file=channels_file)
         opened = options.open(app)
         assert opened.public_url.startswith("http://")
-        place = replace(opened.release(shop.store, FAMILY, 7), root=shop.release.root)
+        place = replace(opened.release(shop.store, FAMILY.name, 7), root=shop.release.root)
         with pytest.raises(StoreError, match=r"larger than 1\.0 MiB after 0 s"):
             await_public(place, entries, seconds=0)
         server.shutdown()
-    assert asked == [(f"{opened.public_url.rstrip('/')}/{place.root}/{PLUGIN}/", "no-cache")]
+    assert asked == [(f"{opened.public_url.rstrip('/')}/{place.index}/{PLUGIN}/", "no-cache")]
 
 
 def test_serve_tells_where_it_serves_and_ends_on_a_signal(tmp_path, console) -> None:

@@ -72,7 +72,7 @@ def wheel(shop: Shop, folder: Path, project: str, version: str, **options) -> Pa
         folder, project=project, version=version, tag="py3-none-any",
         module=project.replace("-", "_"), **options,
     )  # fmt: skip
-    shop.store.create(shop.release.key(made.name), made, headers=shop.release.wheel_headers)
+    shop.store.create(f"{shop.release.index}/{made.name}", made, headers=shop.release.wheel_headers)
     return made
 
 
@@ -91,9 +91,11 @@ def fill(shop: Shop, folder: Path) -> str:
     other = make_wheel(
         folder, project="swapped", version="1.0", tag="py3-none-any", module="swapped", stamp="x"
     )
-    shop.store.delete(shop.release.key(swapped.name))
-    shop.store.create(shop.release.key(swapped.name), other, headers=shop.release.wheel_headers)
-    return f"{shop.release.root}/"
+    shop.store.delete(f"{shop.release.index}/{swapped.name}")
+    shop.store.create(
+        f"{shop.release.index}/{swapped.name}", other, headers=shop.release.wheel_headers
+    )
+    return f"{shop.release.index}/"
 
 
 @pytest.fixture(scope="module")

@@ -37,16 +37,20 @@ def entry(version: str = "0.9.1", **changes) -> Entry:
     return replace(made, **changes)
 
 
+STATEMENTS = f"_rocwheel/attestations/{'c' * 64}/gfx90a/bundle.jsonl"
+
+
 def html_of(page: Page) -> bytes:
-    return page.to_html(family="gfx90a", index_url="https://example.org/v2/gfx90a/")
+    page = replace(page, family="gfx90a")
+    return page.to_html(index_url="https://example.org/v2/gfx90a/")
 
 
 @pytest.mark.parametrize(
     ("index_url", "where"),
     [
-        ("https://wheels.example/v2/gfx90a/", "https://wheels.example/v2/gfx90a/"),
-        ("http://127.0.0.1:8000/v2/gfx90a/", "http://127.0.0.1:8000/v2/gfx90a/"),
-        ("http://localhost/v2/gfx90a/", "http://localhost/v2/gfx90a/"),
+        ("https://wheels.example/v2/gfx90a/", "https://wheels.example/v2/"),
+        ("http://127.0.0.1:8000/v2/gfx90a/", "http://127.0.0.1:8000/v2/"),
+        ("http://localhost/v2/gfx90a/", "http://localhost/v2/"),
         ("http://wheels.example/v2/gfx90a/", ""),  # which PEP 740 does not take
         ("http://localhost.example/v2/gfx90a/", ""),
         ("http://127.example/v2/gfx90a/", ""),
@@ -56,22 +60,22 @@ def html_of(page: Page) -> bytes:
 )
 def test_a_provenance_is_named_where_its_origin_is_secure(index_url, where) -> None:
     """As a whole URL, in both forms; a page that names one is of a later version of the API."""
-    page = Page(project="jaxlib", files=(entry(provenance=True), entry("0.9.0")))
+    wheels = (entry(provenance=True), entry("0.9.0"))
+    page = Page(project="jaxlib", files=wheels, statements={"c" * 64: STATEMENTS})
     named = f"{where}_rocwheel/attestations/{'c' * 64}/{page.files[0].filename}.provenance"
     document = json.loads(page.to_json(index_url=index_url))
     assert [file.get("provenance", "") for file in document["files"]] == [where and named, ""]
-    html = page.to_html(family="gfx90a", index_url=index_url).decode()
+    html = page.to_html(index_url=index_url).decode()
     assert re.findall(r' data-provenance="([^"]*)"', html) == ([named] if where else [])
     assert [link.filename for link in links(html.encode())] == [x.filename for x in page.files]
 
 
 def test_a_familys_page_names_the_provenance_that_all_families_share() -> None:
-    """It lies with the files below `all`, not in the folder of the family's own statements."""
+    """It lies beside the folders of the families' own statements."""
     wheel = entry(provenance=True)
-    far = {wheel.filename: ("../all/", f"../all/_rocwheel/attestations/{'c' * 64}/gfx90a")}
-    page = Page(project="jaxlib", files=(wheel,), far=far)
+    page = Page(project="jaxlib", files=(wheel,), statements={"c" * 64: STATEMENTS})
     url = page.provenance(wheel, "https://wheels.example/v2/gfx90a/")
-    folder = f"https://wheels.example/v2/all/_rocwheel/attestations/{'c' * 64}"
+    folder = f"https://wheels.example/v2/_rocwheel/attestations/{'c' * 64}"
     assert url == f"{folder}/{wheel.filename}.provenance"
     assert page.provenance(entry(), "https://wheels.example/v2/gfx90a/") == ""
 
@@ -91,7 +95,7 @@ def test_every_version_survives_the_way_from_page_to_object(version: str) -> Non
     (link,) = links(html_of(page))
     (file,) = json.loads(page.to_json())["files"]
     for url in (link.url, file["url"]):
-        assert unquote(urlsplit(urljoin(base, url)).path) == f"/v2/gfx90a/{page.files[0].filename}"
+        assert unquote(urlsplit(urljoin(base, url)).path) == f"/v2/{page.files[0].path}"
         assert "+" not in url
     assert version_of(link.filename) == ("jaxlib", version)
 
@@ -188,9 +192,7 @@ class Outline(HTMLParser):
 def test_pages_are_plain_and_complete_in_themselves(what: str) -> None:
     page = Page(project="jaxlib", files=(entry(), entry("0.9.2", yanked="<&>")))
     root = Root(projects=frozenset({"jaxlib", "jax-rocm7-pjrt"}))
-    data = (
-        html_of(page) if what == "page" else root.to_html(family="gfx90a", index_url="https://e/")
-    )
+    data = html_of(page) if what == "page" else root.to_html(index_url="https://e/")
     outline = Outline()
     outline.feed(data.decode())
     assert outline.open == []
@@ -249,14 +251,14 @@ def test_the_form_a_client_prefers_is_served(accept: str, form: str) -> None:
 
 @given(st.integers(0, 10**9), st.text())
 def test_both_forms_carry_the_number_of_their_state(number: int, reason: str) -> None:
-    forged = f'"rocwheel-log":5, <meta name="rocwheel-log" content="6">{reason}'
+    forged = f'"rocwheel-entry":5, <meta name="rocwheel-entry" content="6">{reason}'
     page = Page(project="jaxlib", files=(entry(yanked=forged),), number=number)
     root = Root(projects=frozenset({"jaxlib"}), number=number)
     for data in (
         html_of(page),
         page.to_json(),
         root.to_json(),
-        root.to_html(family="f", index_url="u"),
+        root.to_html(index_url="u"),
     ):
         assert mark(data) == number
 

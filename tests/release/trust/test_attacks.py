@@ -15,7 +15,7 @@ from datetime import date
 
 import pytest
 from support.trust import Keyring, SignedShop, spelt
-from support.wheelset import NOW, make_verdict
+from support.wheelset import NOW, make_verdict, wheel_key
 
 from rocwheel.base import files
 from rocwheel.base.errors import RocwheelError
@@ -48,10 +48,14 @@ class Attack:
 
     def path(self, name: str, manifest=None):
         manifest = manifest or self.manifest
-        return self.root / self.shop.staging.attestation(manifest.sha256, name)
+        staging = self.shop.staging
+        where = staging.built if name.startswith("provenance") else staging.attestation
+        return self.root / where(manifest.sha256, name)
 
     def glob(self, pattern: str, manifest=None):
-        return sorted(self.path("", manifest).glob(pattern))
+        rest = pattern.rpartition("provenance/")[2]
+        of = "provenance/" if "provenance/" in pattern else ""
+        return sorted(self.path(of, manifest).glob(rest if of else pattern))
 
     # --- provenance ---
 
@@ -228,7 +232,7 @@ def move(source, target) -> None:
 
 def swap_wheel(a: Attack) -> None:
     name = next(w.filename for w in a.manifest.built if w.kind == "pjrt")
-    path = a.root / a.shop.staging.key(name)
+    path = a.root / wheel_key(a.shop.staging, name)
     data = bytearray(path.read_bytes())
     data[100] ^= 1
     path.write_bytes(data)
@@ -322,7 +326,7 @@ def flood(a: Attack) -> None:
 
 
 def wheel_path(a: Attack):
-    return a.root / a.shop.staging.key(next(w.filename for w in a.manifest.built))
+    return a.root / wheel_key(a.shop.staging, next(w.filename for w in a.manifest.built))
 
 
 # name, what the attacker does, what the refusal says
@@ -518,7 +522,7 @@ def test_what_a_stranger_adds_stops_nobody(attack) -> None:
     evidence.add(attack.shop.staging, attack.manifest.sha256, b"garbage")
     verdict = make_verdict(attack.manifest, suite="e2e")
     verdicts.add(attack.shop.staging, verdict, attack.shop.keys.signers["stranger"])
-    attack.path("junk/x.json").parent.mkdir()
+    attack.path("junk/x.json").parent.mkdir(parents=True)
     attack.path("junk/x.json").write_bytes(b"junk")
     attack.shop.promote(attack.manifest)
     assert attack.shop.shown(attack.shop.release, "jax-rocm7-pjrt")

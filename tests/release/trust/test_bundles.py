@@ -113,7 +113,7 @@ def test_what_is_put_in_place_of_the_public_statements_does_not_stay(desk) -> No
     desk.store.replace(key, b"{}\n", previous=info, headers=desk.release.record_headers)
     from rocwheel.release import retention
 
-    retention.repair(desk.release)
+    retention.repair(desk.release, WHO)
     assert desk.public() == said
 
 

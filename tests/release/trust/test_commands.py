@@ -24,7 +24,7 @@ from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PublicKey
 from cryptography.hazmat.primitives.serialization import Encoding, PublicFormat
 from support.serving import serving
 from support.trust import NOW, World, make_record
-from support.wheelset import FAMILY, SUITES, make_verdict, ran
+from support.wheelset import FAMILY, SUITES, make_verdict, ran, wheel_key
 
 from rocwheel.base import home
 from rocwheel.base.errors import ConfigError
@@ -66,7 +66,7 @@ def test_from_the_wheelhouse_to_a_fresh_machine_with_public_keys_alone(world, ca
     shutil.copy(world.bundle, fresh)
     shutil.copy(world.ci / "trust.yaml", fresh / "keys.yaml")
     for wheel in world.manifest.built:
-        shutil.copy(world.shop.store.root / world.shop.release.key(wheel.filename), fresh)
+        shutil.copy(world.shop.store.root / wheel_key(world.shop.release, wheel.filename), fresh)
     shutil.rmtree(world.keys)
     shutil.rmtree(world.shop.store.root)
     capsys.readouterr()
@@ -505,7 +505,7 @@ def test_statements_that_cannot_be_read_are_told_of_a_release(world, capsys) -> 
     released(world)
     revoke(world, "runner", "2026-02-01")
     another_key(world, "other", "runner", capsys)
-    named = next((world.bundle.parents[2] / "bundles").iterdir())
+    named = next((world.bundle.parents[3] / "bundles").iterdir())
     for garbage in (b"{}\n", b"\n", b"\xff\n"):
         world.bundle.write_bytes(garbage)
         named.write_bytes(garbage)
@@ -517,7 +517,7 @@ def index(world) -> Iterator[str]:
     """The URL of the index of a released set."""
     released(world)
     with serving(world.shop.store) as site:
-        yield f"{site.url}{world.shop.release.root}"
+        yield f"{site.url}{world.shop.release.index}"
 
 
 def test_every_wheel_of_an_index_and_one_by_its_url_are_verified(world, index, capsys) -> None:
@@ -530,12 +530,15 @@ def test_every_wheel_of_an_index_and_one_by_its_url_are_verified(world, index, c
     wheel = world.manifest.built[0]
     assert world.run("trust", "verify", f"{index}/{quote(wheel.filename)}") == 0
     assert capsys.readouterr().out.count("\nok") == 4
+    real = f"{index.rpartition('/')[0]}/files/{wheel.sha256[:16]}/{quote(wheel.filename)}"
+    assert world.run("trust", "verify", real) == 2, "which index offers it?"
+    assert world.run("trust", "verify", real, "--statements", index) == 0
     assert changed(world, "yank", "--file", wheel.filename) == 0
     capsys.readouterr()
     assert world.run("trust", "verify", f"{index}/") == 0
     assert f"yanked: {wheel.filename}\n" in capsys.readouterr().out
 
-    path = world.shop.store.root / world.shop.release.key(wheel.filename)
+    path = world.shop.store.root / wheel_key(world.shop.release, wheel.filename)
     path.write_bytes(path.read_bytes() + b"\0")  # the page still states the digest of before
     assert world.run("trust", "verify", f"{index}/{quote(wheel.filename)}") == 9
     assert "BROKEN builder   subject: it is not about" in capsys.readouterr().out

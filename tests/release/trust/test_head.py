@@ -45,7 +45,7 @@ def change(world, action: str, *words: str, signer: str = "promoter") -> int:
 @contextmanager
 def served(world) -> Iterator[str]:
     with serving(world.shop.store) as site:
-        yield f"{site.url}{world.shop.release.root}"
+        yield f"{site.url}{world.shop.release.index}"
 
 
 def verify(world, *words: str, fresh: str = "") -> int:
@@ -147,15 +147,16 @@ def test_a_promotion_that_never_committed_verifies_nowhere(world, monkeypatch, c
     bundles = {path.name: path for path in root.glob("_rocwheel/bundles/*")}
     assert len(bundles) == 2, "the one of the promotion that stopped lies there"
     with served(world) as index:
-        page = root / "jax-rocm7-pjrt/index.json"
+        page = world.shop.store.root / world.shop.release.index / "jax-rocm7-pjrt/index.json"
         document = json.loads(page.read_bytes())
         (file,) = document["files"]
         wheel = next(w for w in world.manifest.built if w.kind == "pjrt")
-        link = f"../_rocwheel/attestations/{world.manifest.sha256}/bundle.jsonl"
+        where = f"_rocwheel/attestations/{world.manifest.sha256}/gfx90a"
+        link = f"../../{where}/bundle.jsonl"
         forged = {**file, "filename": wheel.filename, "hashes": {"sha256": wheel.sha256}}
         document["files"] = [{**forged, "_rocwheel": {"statements": link}}]
         page.write_text(json.dumps(document))
-        folder = root / f"_rocwheel/attestations/{world.manifest.sha256}"
+        folder = root / where
         folder.mkdir(parents=True, exist_ok=True)
         (new,) = (p for p in bundles.values() if world.manifest.sha256 in str(_manifests(p)))
         shutil.copy(new, folder / "bundle.jsonl")

@@ -132,7 +132,7 @@ def test_status_says_what_a_signature_lacks(shop) -> None:
         return item
 
     assert row().state == "gated"
-    for info in shop.store.keys(shop.staging.attestation(manifest.sha256, "provenance/")):
+    for info in shop.store.keys(shop.staging.built(manifest.sha256, "provenance/")):
         shop.store.delete(info.key)
     assert row().state == "staged"
     assert "no provenance" in row().blocked_by

@@ -34,9 +34,6 @@ ANY_MAJOR: Final = 0
 PAGE_CACHE: Final = "no-cache"  # copies are kept, and asked about each time (RFC 9111)
 WHEEL_CACHE: Final = "public, max-age=31536000, immutable"
 MIB: Final = 1 << 20
-# One index for each family, one for all, or both from the same bytes; "by set": of a store without
-# a channel, where a set that names its families lies below `all` and another one below its own.
-Layout: TypeAlias = Literal["family", "shared", "both", "by set"]
 
 
 Prefix: TypeAlias = Annotated[
@@ -77,7 +74,7 @@ class Channel:
     name: str
     store: str
     prefixes: Mapping[int, Prefixes]
-    layout: Layout = "family"
+    one_build: bool = False  # its nights build one set for all families, where they may
     must: tuple[str, ...] = ()  # families that list a set before `all` does; none: all of the set's
     options: Options = field(default_factory=Options)
     public_url: str = ""
@@ -120,11 +117,6 @@ class Channel:
             raise ConfigError(f"channel {self.name}: no prefix for ROCm {rocm_major}", hint=hint)
         return prefixes
 
-    @property
-    def is_shared(self) -> bool:
-        """Whether new sets lie below `all`, whatever families they are for."""
-        return self.layout in {"shared", "both"}
-
     def staging(self, store: Store, family: str, rocm_major: int) -> Place:
         """Return where new sets of a family, or of `all`, are staged."""
         return self._places(store, family, self.prefixes_of(rocm_major))[0]
@@ -136,43 +128,21 @@ class Channel:
     def pair(self, store: Store, manifest: Manifest, family: str = ALL) -> tuple[Place, Place]:
         """Return staging and release of a set, as a family or `all` sees them.
 
-        A set that lies in its family's own log stays there, however the channel's layout changes.
-        Raises ConfigError for a set that has no place in this layout, or is not for the family.
+        Raises ConfigError for a set that is not for the family.
         """
-        prefixes = self.prefixes_of(RocmVersion.parse(manifest.rocm.version).major)
-        names = ", ".join(manifest.families)
-        if family == ALL and not names:
-            raise ConfigError(f"{manifest.sha256[:12]} is of one family", hint="add --family")
         if family != ALL:
             manifest.check_family(family)
-        if names and self.layout == "family":
-            raise ConfigError(
-                f"channel {self.name}: layout: family has no place for a set of several families: "
-                f"{manifest.sha256[:12]} is for {names}",
-                hint=f"write layout: both below channels.{self.name} in {FILE}",
-            )
-        own = self._places(store, family, prefixes, is_shared=False)
-        there = () if names or not self.is_shared else own
-        is_old = any(store.info(place.manifest(manifest.sha256)) for place in there)
-        is_shared = bool(names) or (self.is_shared and not is_old)
-        return self._places(store, family, prefixes, is_shared=is_shared)
+        elif not manifest.families:
+            raise ConfigError(f"{manifest.sha256[:12]} is of one family", hint="add --family")
+        prefixes = self.prefixes_of(RocmVersion.parse(manifest.rocm.version).major)
+        return self._places(store, family, prefixes)
 
     def pairs(
         self, store: Store, family: str, major: int | None = None
     ) -> tuple[tuple[Place, Place], ...]:
-        """Staging and release of a ROCm major, or of each for commands that do not know which.
-
-        Where sets may lie below `all`, these places come first, then the family's own.
-        """
-        pairs = []
-        for item in self.prefixes.values() if major is None else (self.prefixes_of(major),):
-            shared = self._places(store, family, item, is_shared=True)
-            logs = (next(iter(store.keys(place.logs)), None) for place in shared)
-            if self.is_shared or any(logs):  # also where the layout was another one
-                pairs.append(shared)
-            if family != ALL:
-                pairs.append(self._places(store, family, item, is_shared=False))
-        return tuple(pairs)
+        """Staging and release of a ROCm major, or of each for commands that do not know which."""
+        prefixes = self.prefixes.values() if major is None else (self.prefixes_of(major),)
+        return tuple(self._places(store, family, item) for item in prefixes)
 
     @property
     def keys(self) -> tuple[tuple[str, ...], ...]:
@@ -211,31 +181,24 @@ class Channel:
                 levels[suite] = level
         return levels
 
-    def _places(
-        self, store: Store, family: str, prefixes: Prefixes, *, is_shared: bool | None = None
-    ) -> tuple[Place, Place]:
-        is_shared = self.is_shared if is_shared is None else is_shared
-        folder = ALL if is_shared else family
+    def _places(self, store: Store, family: str, prefixes: Prefixes) -> tuple[Place, Place]:
         staging = Place(
             store=store,
-            root=f"{prefixes.staging}/{folder}",
-            family=folder,
-            view=family,
-            is_split=is_shared and self.layout != "shared",
+            root=prefixes.staging,
+            family=family,
             is_staging=True,
             public_url=self.public_url,
             page_cache=self.page_cache,
             wheel_cache=self.wheel_cache,
             public_environ=self.public_environ,
         )
-        root = f"{prefixes.release}/{folder}"
-        return staging, replace(staging, root=root, is_staging=False)
+        return staging, replace(staging, root=prefixes.release, is_staging=False)
 
 
 def of_store(url: str) -> Channel:
     """Return what `--store URL` means: today's prefixes, the matrix's policy, no pruning."""
     prefixes = {ANY_MAJOR: Prefixes(staging="v2-staging", release="v2")}
-    return Channel(name="", store=url, prefixes=prefixes, layout="by set")
+    return Channel(name="", store=url, prefixes=prefixes)
 
 
 class _Cache(Value, frozen=True, kw_only=True):
@@ -266,7 +229,7 @@ class _Rule(Value, frozen=True, kw_only=True):
 class _Entry(Value, frozen=True, kw_only=True):
     store: StoreUrl
     prefixes: Mapping[FromOne, Prefixes]
-    layout: Literal["family", "shared", "both"] = "family"
+    one_build: bool = False
     must: tuple[str, ...] = ()
     region: str = ""
     endpoint: Url = ""
@@ -282,9 +245,6 @@ class _Entry(Value, frozen=True, kw_only=True):
         if not self.prefixes:
             hint = 'add for example "7": {staging: v2-staging, release: v2}'
             raise FieldError("no prefix", "prefixes", hint=hint)
-        if self.must and self.layout == "family":
-            hint = "write layout: both, or leave `must` out"
-            raise FieldError("only an index of all families waits for some", "must", hint=hint)
         yaml_file.each_once(self.must, "must")
         for number, name in enumerate(self.must):
             if name not in matrix.FAMILIES:
@@ -304,7 +264,7 @@ class _Entry(Value, frozen=True, kw_only=True):
             name=name,
             store=self.store.rstrip("/"),
             prefixes=self.prefixes,
-            layout=self.layout,
+            one_build=self.one_build,
             must=tuple(sorted(self.must)),
             options=Options(region=self.region, endpoint=self.endpoint.rstrip("/")),
             public_url=self.public_url.rstrip("/"),

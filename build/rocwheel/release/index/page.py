@@ -28,17 +28,17 @@ PROVENANCE_VERSION: Final = "1.3"  # of a page that names a provenance
 SECURE: Final = re.compile(r"https://|http://(localhost|127\.[\d.]+|\[::1\])[:/]")
 PRIVATE: Final = "_rocwheel"
 GENERATOR: Final = "rocwheel"
-MARK: Final = "rocwheel-log"
-MARK_ALL: Final = "rocwheel-log-all"  # on a family's page: of the log of several families
+MARK: Final = "rocwheel-entry"  # before 0.3 each family had a log: rocwheel-log, rocwheel-log-all
 _template = cache(assets.template)  # compiled once: an index has thousands of pages
 UNFOLDED: Final = 3  # versions shown at once; the others open on a click
-_MARKED: Final = {
-    name: (
-        re.compile(rb'<meta name="%b" content="(\d{1,18})">' % name.encode()),
-        re.compile(rb'"%b":(\d{1,18})\b' % name.encode()),
-    )
-    for name in (MARK, MARK_ALL)
-}
+_MARKED: Final = (
+    re.compile(rb'<meta name="%b" content="(\d{1,18})">' % MARK.encode()),
+    re.compile(rb'"%b":(\d{1,18})\b' % MARK.encode()),
+)
+_OLDER: Final = (
+    re.compile(rb'<meta name="rocwheel-log(?:-all)?" content="\d{1,18}">'),
+    re.compile(rb'"rocwheel-log(?:-all)?":\d{1,18}\b'),
+)
 
 
 class Page(Plain, frozen=True, kw_only=True):
@@ -47,10 +47,8 @@ class Page(Plain, frozen=True, kw_only=True):
     project: str
     files: tuple[Entry, ...] = ()
     number: int = 0  # of the log's state that it shows
-    view: str = ""  # whose page it is; "" is the log's own
-    shared: int | None = None  # on a family's page: of the state that the log of `all` has
-    # Of files of that log: where their bytes and statements lie, seen from what is above the page.
-    far: Mapping[str, tuple[str, str]] = {}
+    family: str = ""  # whose page it is
+    statements: Mapping[str, str] = {}  # set -> path of what is stated of it, below the prefix
     whole: frozenset[str] = frozenset()  # versions whose sets bring a jaxlib of their own
 
     def __post_init__(self) -> None:
@@ -64,25 +62,18 @@ class Page(Plain, frozen=True, kw_only=True):
             self,
             name=self.project,
             versions=list(dict.fromkeys(item.version for item in self.files)),
-            files=[
-                _file(item, *self.where(item), self.provenance(item, index_url))
-                for item in self.files
-            ],
+            files=[_file(item, self, index_url) for item in self.files],
         )
 
     def provenance(self, entry: Entry, index_url: str) -> str:
         """Return where a file's provenance is; "" for none, or at no secure origin (PEP 740)."""
         if not entry.provenance or not SECURE.match(index_url):
             return ""
-        folder = f"{self.where(entry)[0]}{PRIVATE}/attestations/{entry.manifest}"
-        name = f"../{folder}/{quote(entry.filename)}.provenance"
+        folder = self.statements[entry.manifest].partition(f"/{entry.manifest}/")[0]
+        name = f"../../{folder}/{entry.manifest}/{quote(entry.filename)}.provenance"
         return urljoin(f"{index_url}{self.project}/", name)
 
-    def where(self, entry: Entry) -> tuple[str, str]:
-        """Return which folder above the page's has a file, and which the set's statements."""
-        return self.far.get(entry.filename, ("", f"{PRIVATE}/attestations/{entry.manifest}"))
-
-    def to_html(self, *, family: str, index_url: str, compat: str = "") -> bytes:  # noqa: ARG002
+    def to_html(self, *, index_url: str, compat: str = "") -> bytes:  # noqa: ARG002
         """Return the page as pip reads it and as a person does; `index_url` is shown."""
         groups = [(v, list(files)) for v, files in groupby(self.files, lambda item: item.version)]
         blocks = (
@@ -91,9 +82,9 @@ class Page(Plain, frozen=True, kw_only=True):
         )
         return _render(
             self,
-            title=f"{self.project} · {family}",
+            title=f"{self.project} · {self.family}",
             project=self.project,
-            family=family,
+            family=self.family,
             count=f"{count(len(self.files), 'file')} in {count(len(groups), 'version')}",
             versions="\n".join(blocks),
         )
@@ -112,20 +103,19 @@ class Root(Plain, frozen=True, kw_only=True):
 
     projects: frozenset[str] = frozenset()
     number: int = 0
-    view: str = ""
-    shared: int | None = None
+    family: str = ""
     project: str = ""
 
     def to_json(self, *, index_url: str = "") -> bytes:  # noqa: ARG002
         return _json(self, projects=[{"name": name} for name in sorted(self.projects)])
 
-    def to_html(self, *, family: str, index_url: str, compat: str = "") -> bytes:  # noqa: ARG002
+    def to_html(self, *, index_url: str, compat: str = "") -> bytes:  # noqa: ARG002
         """Return the page for installers and people; `compat` is the name of a page beside it."""
         return _render(
             self,
-            title=f"JAX for ROCm · {family}",
+            title=f"JAX for ROCm · {self.family}",
             project="",
-            family=family,
+            family=self.family,
             compat=compat,
             projects=[(name, quote(name)) for name in sorted(self.projects)],
         )
@@ -149,25 +139,26 @@ def links(data: bytes) -> tuple[Link, ...]:
     return tuple(parser.links)
 
 
-def mark(data: bytes, name: str = MARK) -> int | None:
-    """Return the number of the state that a page shows; None for a page of others."""
-    for pattern in _MARKED[name]:
+def mark(data: bytes) -> int | None:
+    """Return the number of the state that a page shows; 0 before 0.3, None for a page of others."""
+    for pattern in _MARKED:
         if match := pattern.search(data):
             return int(match[1])
-    return None
+    return 0 if any(pattern.search(data) for pattern in _OLDER) else None
 
 
-def with_mark(data: bytes, number: int, name: str = MARK) -> bytes:
+def with_mark(data: bytes, number: int) -> bytes:
     """Return a page of ours as it would be if it showed the state of this number."""
-    for pattern in _MARKED[name]:
+    for pattern in _MARKED:
         if match := pattern.search(data):
             return b"%b%d%b" % (data[: match.start(1)], number, data[match.end(1) :])
     return data
 
 
 def _json(page: Page | Root, **values: Any) -> bytes:
-    """Return a PEP 691 page; its marks come first, where they are soon found."""
-    meta = {"api-version": _api_version(page), PRIVATE: {"generator": GENERATOR, **_marks(page)}}
+    """Return a PEP 691 page; its mark comes first, where it is soon found."""
+    ours = {"generator": GENERATOR, MARK: page.number}
+    meta = {"api-version": _api_version(page), PRIVATE: ours}
     return msgspec.json.encode({"meta": meta, **values}) + b"\n"
 
 
@@ -176,24 +167,20 @@ def _api_version(page: Page | Root) -> str:
     return PROVENANCE_VERSION if proven else API_VERSION
 
 
-def _marks(page: Page | Root) -> dict[str, int]:
-    return {MARK: page.number, **({} if page.shared is None else {MARK_ALL: page.shared})}
-
-
-def _url(entry: Entry, folder: str) -> str:
-    """Return a file's address, relative to its page; `folder` leads to it from above that."""
+def _url(entry: Entry) -> str:
+    """Return a file's address, relative to its page."""
     # Names of wheels have no others that need it: `quote` is quick where all is safe.
-    name = quote(entry.filename, safe="+!").replace("+", "%2B").replace("!", "%21")
+    path = quote(entry.path, safe="/+!").replace("+", "%2B").replace("!", "%21")
     # pip before 23 checks the hash of a JSON page's file only when it is in the URL:
     # https://github.com/pypa/pip/pull/11158
-    return f"../{folder}{name}#sha256={entry.sha256}"
+    return f"../../{path}#sha256={entry.sha256}"
 
 
-def _file(entry: Entry, folder: str, statements: str, provenance: str) -> dict[str, Any]:
+def _file(entry: Entry, page: Page, index_url: str) -> dict[str, Any]:
     """Return the file's object in a PEP 691 page."""
     document: dict[str, Any] = {
         "filename": entry.filename,
-        "url": _url(entry, folder),
+        "url": _url(entry),
         "hashes": {"sha256": entry.sha256},
         "size": entry.size,
         "upload-time": entry.uploaded,
@@ -205,9 +192,9 @@ def _file(entry: Entry, folder: str, statements: str, provenance: str) -> dict[s
     }
     if entry.requires_python:
         document["requires-python"] = entry.requires_python
-    if entry.manifest:
-        document[PRIVATE] = {"statements": f"../{statements}/bundle.jsonl"}
-    if provenance:
+    if path := page.statements.get(entry.manifest):
+        document[PRIVATE] = {"statements": f"../../{path}"}
+    if provenance := page.provenance(entry, index_url):
         document["provenance"] = provenance
     return document
 
@@ -232,7 +219,7 @@ def _version(files: Sequence[Entry], page: Page, index_url: str, *, is_open: boo
 
 def _row(entry: Entry, page: Page, index_url: str) -> str:
     """Return a file's row: its link as installers read it, and what people ask."""
-    attributes, note = f'href="{_url(entry, page.where(entry)[0])}"', ""
+    attributes, note = f'href="{_url(entry)}"', ""
     if entry.requires_python:
         attributes += f' data-requires-python="{escape(entry.requires_python)}"'
     if entry.uploaded:  # as uv reads it; pip asks JSON pages alone
@@ -255,7 +242,7 @@ def _row(entry: Entry, page: Page, index_url: str) -> str:
 
 def _render(page: Page | Root, **values: Any) -> bytes:
     text = _template("release/index/assets/page.html.j2").render(
-        marks=_marks(page),
+        mark=page.number,
         generator=GENERATOR,
         api_version=_api_version(page),
         theme=assets.style(),

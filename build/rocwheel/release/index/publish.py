@@ -18,21 +18,20 @@ from rocwheel.base.store import Headers, ObjectInfo, glance, pause
 from rocwheel.base.values import Plain, replace
 from rocwheel.records.entry import Entry, rank, version_of
 from rocwheel.records.places import COMPAT, Place, kept_seconds
-from rocwheel.release.index.page import MARK, MARK_ALL, Page, Root, links, mark, with_mark
+from rocwheel.release.index.page import Page, Root, links, mark, with_mark
 
 if TYPE_CHECKING:  # what only waits for public pages
     from rocwheel.base.download import Client
 
 Shown: TypeAlias = "Page | Root"
-Beside: TypeAlias = "Callable[[Place, Shown, int], Shown]"  # adds lines of a page's other log
 
 
 class AheadError(StoreError):
     """A page shows an entry that the log does not have: a later one than it ends with."""
 
-    def __init__(self, place: Place, key: str, shown: int, end: int) -> None:
+    def __init__(self, place: Place, where: str, shown: int, end: int) -> None:
         super().__init__(
-            f"{place.store.locate(key)}: shows entry {shown}, the log ends with {end}",
+            f"{where}: shows entry {shown}, the log ends with {end}",
             hint=f"run `{place.command('repair')}`; where the log lost its end, put it back first",
         )
 
@@ -51,50 +50,25 @@ class Form(Plain, frozen=True, kw_only=True):
     headers: Headers
     number: int
     body: bytes  # for that number; rendered once, also where pages are many megabytes
-    mark: str = MARK  # of the log that this is said of
-    other: int = 0  # the state of the page's other log, whose lines are there as well
-    again: Callable[[int], bytes] | None = None  # the body beside those of another state
 
     def render(self, number: int) -> bytes:
         """Return its bytes for a state of this number that lists the same."""
-        return self.body if number == self.number else with_mark(self.body, number, self.mark)
-
-    def beside(self, data: bytes) -> Form:
-        """Return the form as it must be where the page's other log has what `data` says."""
-        other = mark(data, MARK if self.mark == MARK_ALL else MARK_ALL) or 0
-        if other == self.other or self.again is None:
-            return self
-        return replace(self, body=self.again(other), other=other)
+        return self.body if number == self.number else with_mark(self.body, number)
 
 
-def mark_of(index: Place) -> str:
-    """Return the name of the mark of a place's log on pages that are seen as a family's."""
-    return MARK if index.view == index.family else MARK_ALL
-
-
-def forms(
-    place: Place, page: Shown, *, folder_keys: bool, beside: Beside | None = None
-) -> tuple[Form, ...]:
+def forms(place: Place, page: Shown, *, folder_keys: bool) -> tuple[Form, ...]:
     """Return all objects of one page at a place; what is served first comes last."""
-    index = place.shown_as(page.view or place.family)
+    index = place.of(page.family)
     compat = "" if place.is_staging else COMPAT
-    number = page.number if page.shared is None else page.shared
-
-    def html(shown: Shown) -> bytes:
-        return shown.to_html(family=index.view, index_url=index.url, compat=compat)
-
-    def as_json(shown: Shown) -> bytes:
-        return shown.to_json(index_url=index.url)
-
-    def form(key: str, headers: Headers, render: Callable[[Shown], bytes], body: bytes) -> Form:
-        again = (lambda other: render(beside(index, page, other))) if beside else None
-        name = mark_of(index)
-        return Form(key=key, headers=headers, number=number, body=body, mark=name, again=again)
-
-    views, body = reversed(index.views(page.project, folder_keys=folder_keys)), html(page)
+    html = page.to_html(index_url=index.url, compat=compat)
+    body = page.to_json(index_url=index.url)
+    number, views = page.number, index.views(page.project, folder_keys=folder_keys)
     return (
-        form(index.json(page.project), place.json_headers, as_json, as_json(page)),
-        *(form(key, place.view_headers, html, body) for key in views),
+        Form(key=index.json(page.project), headers=place.json_headers, number=number, body=body),
+        *(
+            Form(key=key, headers=place.view_headers, number=number, body=html)
+            for key in reversed(views)
+        ),
     )
 
 
@@ -104,7 +78,6 @@ def settle(
     *,
     removing: bool,
     log_end: Callable[[], int],
-    beside: Beside | None = None,
     claims: Iterable[Claim] = (),
     mends: bool = False,
 ) -> None:
@@ -127,7 +100,7 @@ def settle(
         return
     folders = place.store.abilities().folder_keys
     steps = [
-        [form for page in group for form in forms(place, page, folder_keys=folders, beside=beside)]
+        [form for page in group for form in forms(place, page, folder_keys=folders)]
         for _, group in groupby(sorted(pages, key=step, reverse=removing), step)
     ]
     copies_end = 0.0  # by time.monotonic()
@@ -185,6 +158,8 @@ def _unlike(client: Client, url: str, wanted: set[tuple[str, str]], *, absent: b
 
 def page_seconds(indexes: Sequence[Place], projects: Collection[str]) -> int:
     """Return how long copies of these pages may be kept, by what they are stored with."""
+    if not (indexes and projects):
+        return 0
     place, pages = indexes[0], product(indexes, projects)
     folders = place.store.abilities().folder_keys
     keys = [key for i, n in pages for key in (i.json(n), *i.views(n, folder_keys=folders))]
@@ -201,10 +176,9 @@ class Claim(Plain, frozen=True, kw_only=True):
     """A page that is stored under a project's name, ours or not."""
 
     project: str
-    number: int  # of the state it shows; -1: another tool made it; 0: the page's other log
+    number: int  # of the state it shows; -1: another tool made it; 0: a log of before 0.3
     data: bytes
     info: ObjectInfo
-    is_far: bool = False  # lines of our log lead to `all`
 
     @property
     def is_empty(self) -> bool:
@@ -219,9 +193,8 @@ class Claim(Plain, frozen=True, kw_only=True):
 
     @property
     def shows(self) -> frozenset[tuple[str, str | None]]:
-        """Return the names of our log's files on it, and why they are yanked."""
-        ours = (i for i in links(self.data) if i.url.startswith("../../") == self.is_far)
-        return frozenset((link.filename, link.yanked) for link in ours)
+        """Return the names of the files on it, and why they are yanked."""
+        return frozenset((link.filename, link.yanked) for link in links(self.data))
 
 
 def claimed(place: Place, project: str) -> Claim | None:
@@ -230,17 +203,15 @@ def claimed(place: Place, project: str) -> Claim | None:
     for key in (plain, place.json(project)):
         data, info = glance(place.store, key)
         if info:
-            name, marks = mark_of(place), {n: mark(data, n) for n in (MARK, MARK_ALL)}
-            number = marks[name] or (-1 if {*marks.values()} == {None} else 0)
-            far = name == MARK_ALL
-            return Claim(project=project, number=number, data=data, info=info, is_far=far)
+            number = -1 if (shown := mark(data)) is None else shown
+            return Claim(project=project, number=number, data=data, info=info)
     return None
 
 
 class _Seen(Plain, frozen=True, kw_only=True):
     """An object as it was read, or nothing; `ends` is when no older copy can be left."""
 
-    form: Form  # as it must be beside what was read
+    form: Form
     info: ObjectInfo | None = None
     is_behind: bool = True  # it must be put
     ends: float = 0.0
@@ -252,8 +223,7 @@ def _look(place: Place, form: Form, early: Claim | None = None) -> _Seen:
     data, info = (early.data, early.info) if early else glance(place.store, form.key)
     if info is None:
         return _Seen(form=form)
-    form = form.beside(data)
-    number = mark(data, form.mark)
+    number = mark(data)
     is_behind = number is None or (number <= form.number and data != form.render(number))
     if early and not is_behind:  # no put will find out whether it changed since
         return _look(place, form)
@@ -272,7 +242,9 @@ def _without_entry(
     """Mark pages that show entries after `end`, which the log does not have, to be put."""
     wrong = [form for form, item in zip(wanted, seen, strict=True) if item.number > end]
     if wrong and not mends:
-        raise AheadError(place, wrong[0].key, max(item.number for item in seen), end)
+        raise AheadError(
+            place, place.store.locate(wrong[0].key), max(item.number for item in seen), end
+        )
     return [replace(item, is_behind=item.is_behind or item.number > end) for item in seen]
 
 

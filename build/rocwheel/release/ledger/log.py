@@ -3,14 +3,17 @@
 `_rocwheel/log/<n>.json` is created once and never deleted; creating number n+1 *is* the commit of
 an operation, so of two that decided on the same state one wins and the other decides again.
 `state.json` is a snapshot of the fold. It may lag, and is only written once the pages show it.
+
+Before 0.3 each family had such a log below `<prefix>/<family>/`, and sets for several below
+`<prefix>/all/`. Where a prefix has none of its own yet, it says what these say, together.
 """
 
 from __future__ import annotations
 
+import dataclasses
 import re
 from collections.abc import Collection, Iterable, Mapping
 from contextlib import suppress
-from datetime import timedelta
 from functools import partial
 from typing import Final
 
@@ -18,6 +21,7 @@ import msgspec
 
 from rocwheel import __version__
 from rocwheel.base import files
+from rocwheel.base.choices import ALL
 from rocwheel.base.errors import (
     ConfigError,
     ObjectMissingError,
@@ -27,7 +31,7 @@ from rocwheel.base.errors import (
 )
 from rocwheel.base.store import JSON, Headers, HugeError, glance, pause, replaced
 from rocwheel.base.values import Sha256, Value, decoded, replace
-from rocwheel.records.places import Place
+from rocwheel.records.places import FOREIGN, OURS, OWN, Place
 from rocwheel.release.ledger.state import (
     FORMAT,
     IndexState,
@@ -38,7 +42,7 @@ from rocwheel.release.ledger.state import (
     touched,
 )
 
-SNAPSHOT: Final = 2  # its format; a reader of another one folds the log
+SNAPSHOT: Final = 3  # its format; a reader of another one folds the log
 TRIES: Final = 5  # to learn how a commit ended
 
 
@@ -68,16 +72,7 @@ class _Envelope(msgspec.Struct):
     format: int = FORMAT
 
 
-class _Older(msgspec.Struct):
-    """What snapshots of every format have."""
-
-    number: int
-    head: str
-    format: int
-
-
 # Made here, by one thread: see `values._decoder`.
-_OLDER: Final = msgspec.json.Decoder(_Older)
 _ENVELOPE: Final = msgspec.json.Decoder(_Envelope)
 
 
@@ -98,8 +93,8 @@ def read(
     state = _folded(place, snapshot or _start(place), skips=skips)
     if snapshot and not place.is_staging and state.below != _below(state, snapshot.number):
         state = _folded(place, _start(place))
-    if not (snapshot or skips or afresh):
-        state = _shown_before(place, state)
+    if not (state.number or skips):
+        state = _before(place, state)
     return load(place, state, projects)
 
 
@@ -131,20 +126,6 @@ def _named(state: IndexState) -> tuple[str, ...]:
     """Return the projects that entries named: pages of others may be known, which list nothing."""
     each = sorted(state.listings.items())
     return tuple(name for name, listing in each if listing.files or listing.spent)
-
-
-def at(place: Place, number: int, projects: Iterable[str]) -> IndexState:
-    """Return the state that a log had with this entry. Raises StoreError where it says no more."""
-    state = _snapshot(place)
-    start = state if state and state.number <= number else _start(place)
-    state = _folded(place, start, until=number)
-    if state.number < number or (state.damage and not place.is_staging):
-        raise StoreError(
-            f"{place.location}: entry {number} of the log is shown on a page, and the log does "
-            "not have it, or is damaged",
-            hint=f"`{place.command('check')} --family {place.family}` says what is wrong",
-        )
-    return load(place, state, projects)
 
 
 def skip(place: Place, entry: Transition) -> None:
@@ -229,7 +210,7 @@ def save(place: Place, state: IndexState) -> IndexState:
         _put(place, snapshot, held)
     except StoreError:
         return state
-    shown = {"saved": state.number, "rooted": state.projects}
+    shown = {"saved": state.number, "rooted": state.indexed()}
     return replace(state, touched=frozenset(), seen=frozenset(), attested=frozenset(), **shown)
 
 
@@ -247,19 +228,6 @@ def _put(place: Place, snapshot: _Snapshot, held: bytes) -> None:
             place.store.replace(place.files, held, previous=there, headers=headers)
             place.store.replace(place.state, body, previous=info, headers=headers)
             return
-
-
-def drop_listings(place: Place, age: timedelta) -> tuple[str, ...]:
-    """Delete what versions before 0.3 kept beside a snapshot, once it is older than this.
-
-    Age is by the store's clock. Return the keys.
-    """
-    _, info = glance(place.store, place.state)
-    if info is None or info.now is None:
-        return ()
-    old = [item.key for item in place.store.keys(place.listings) if item.modified < info.now - age]
-    place.each(place.store.delete, old)
-    return tuple(old)
 
 
 def small(place: Place, key: str, *, sha256: str | None = None) -> bytes:
@@ -301,17 +269,17 @@ def _snapshot(place: Place) -> IndexState | None:
     snapshot = _parsed(place, glance(place.store, place.state)[0])
     if snapshot is None or not _has(place, snapshot.number, snapshot.head):
         return None
-    return IndexState(
+    state = IndexState(
         number=snapshot.number,
         head=snapshot.head,
         sets={item.id: item for item in snapshot.sets},
         unread=frozenset(snapshot.projects),
-        rooted=frozenset(snapshot.projects),
         files_sha256=snapshot.files,
         saved=snapshot.number,
         spent=snapshot.spent,
         below=snapshot.below,
     )
+    return replace(state, rooted=state.indexed())
 
 
 def _parsed(place: Place, data: bytes) -> _Snapshot | None:
@@ -322,15 +290,6 @@ def _parsed(place: Place, data: bytes) -> _Snapshot | None:
     return None
 
 
-def _shown_before(place: Place, state: IndexState) -> IndexState:
-    """Return a folded state with what a snapshot of an older version tells: the pages show it."""
-    with suppress(msgspec.MsgspecError, RecursionError):
-        old = _OLDER.decode(glance(place.store, place.state)[0])
-        if 0 < old.format < SNAPSHOT and old.number == state.number and old.head == state.head:
-            return replace(state, saved=old.number)
-    return state
-
-
 def _has(place: Place, number: int, head: str) -> bool:
     """Whether the log that is here has the entry that a snapshot ends with.
 
@@ -339,12 +298,77 @@ def _has(place: Place, number: int, head: str) -> bool:
     return files.sha256(glance(place.store, place.log(number))[0]) == head
 
 
+def old(place: Place, folder: str) -> Place:
+    """Return where the log of before 0.3 lies that a folder of a prefix has."""
+    return dataclasses.replace(place, root=f"{place.root}/{folder}")
+
+
+def _before(place: Place, state: IndexState) -> IndexState:
+    """Return what the logs of before 0.3 say together, where there are some."""
+    root = re.escape(f"{place.root}/")
+    pattern = re.compile(rf"{root}([a-z][0-9a-zA-Z-]*)/{OURS}/log/\d+\.json")
+    keys = (info.key for info in place.store.keys(place.key("")))
+    folders = sorted({match[1] for key in keys if (match := pattern.fullmatch(key))})
+    logs = {}
+    for name in folders:
+        there = old(place, name)
+        logs[name] = _folded(there, _start(there), folder=name)
+    sets, listings, damage = dict[str, Known](), dict[str, Listing](), list[str]()
+    for name, log in logs.items():
+        damage += log.damage.values()
+        home = ALL if name == ALL else OWN
+        for known in log.sets.values():
+            item = replace(known, home=home)
+            sets[known.id] = item.beside(sets[known.id]) if known.id in sets else item
+        for project, listing in log.listings.items():
+            listings[project] = listing.beside(listings.get(project))
+    return replace(
+        state,
+        sets=sets,
+        listings=listings,
+        damage=dict(enumerate(damage, 1)),
+        before=logs,
+        spent=max((log.spent for log in logs.values()), default=0),
+    )
+
+
+def _modern(entry: Transition, folder: str) -> Transition:
+    """Return an entry of a log of before 0.3 as this one would say it: its files stay there."""
+
+    def renamed(set_id: str) -> str:
+        return f"{FOREIGN}-{folder}" if set_id == FOREIGN else set_id
+
+    brings = (
+        replace(
+            holding,
+            set=renamed(holding.set),
+            files=tuple(replace(file, folder=folder) for file in holding.files),
+        )
+        for holding in entry.brings
+    )
+    bundles = entry.bundles and {renamed(name): said for name, said in entry.bundles.items()}
+    return replace(
+        entry,
+        families=entry.families or (folder,),
+        sets=tuple(map(renamed, entry.sets)),
+        names=tuple(f"{folder}/{name}" for name in entry.names),
+        brings=tuple(brings),
+        bundles=bundles,
+    )
+
+
 def _folded(
-    place: Place, state: IndexState, *, until: int | None = None, skips: Collection[int] = ()
+    place: Place,
+    state: IndexState,
+    *,
+    until: int | None = None,
+    skips: Collection[int] = (),
+    folder: str = "",
 ) -> IndexState:
     """Apply every entry after the state's number, or those up to `until`; not those to skip.
 
-    Where a release ends its folder tells; there a hole is damage, at staging the end.
+    Where a release ends its folder tells; there a hole is damage, at staging the end. `folder` is
+    that of a log of before 0.3.
     """
     last = until
     if until is None and not place.is_staging:
@@ -371,8 +395,9 @@ def _folded(
         _check_format(place, data, name, state)
         try:
             entry = Transition.from_bytes(data, name=name)
-            if entry.family != place.family:
-                raise ConfigError(f"{name}: it is of {entry.family}")  # noqa: TRY301
+            if entry.family != folder or bool(entry.carries and folder):
+                raise ConfigError(f"{name}: it is of {entry.family or place.root}")  # noqa: TRY301
+            entry = _modern(entry, folder) if folder else entry
             state = load(place, state, touched(state, entry))
         except ConfigError as exc:
             state = state.skipped(digest=digest, problem=f"{exc}; it changes nothing")

@@ -2,16 +2,14 @@
 
 import hashlib
 import secrets
-from collections.abc import Collection, Iterator, Mapping
-from contextlib import suppress
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Final
 
 from rocwheel.base import files
-from rocwheel.base.errors import ConfigError, ObjectDiffersError, ObjectMissingError
+from rocwheel.base.errors import ObjectMissingError
 from rocwheel.base.parallel import each
 from rocwheel.base.store import fetch, glance, replaced
-from rocwheel.base.versions import is_sha256
 from rocwheel.records.manifest import Manifest
 from rocwheel.records.places import BUNDLE, Place
 from rocwheel.release.ledger.log import small
@@ -36,31 +34,13 @@ def find(place: Place, sha256: str) -> Manifest | None:
     return Manifest.from_bytes(data, name=place.store.locate(key))
 
 
-def names(place: Place, prefix: str = "") -> list[str]:
-    """SHA-256 of the stored manifests, those that start with `prefix`."""
-    start = place.manifest("").removesuffix(".json")
-    keys = (item.key for item in place.store.keys(start + prefix))
-    endings = (key.removeprefix(start).removesuffix(".json") for key in keys)
-    return [name for name in endings if is_sha256(name)]
-
-
-def of_no_set(place: Place, sets: Collection[str]) -> Iterator[Manifest]:
-    """Yield the stored manifests of none of these sets; what cannot be read names nothing.
-
-    A manifest is stored before the entry that brings its set, and before its wheels.
-    """
-    for name in set(names(place)).difference(sets):
-        with suppress(ConfigError, ObjectDiffersError):
-            yield from filter(None, [find(place, name)])
-
-
 def bundle(place: Place, known: Known) -> bytes:
     """Read the signed statements about a set that the log names, as a family sees it.
 
     Of a promotion by 0.2 these are the public copy, to which later commands added theirs. None
     that the log does not name prove anything: then there are no bytes. Raises StoreError.
     """
-    sha256 = known.bundles.get(place.view, "")
+    sha256, place = known.bundles.get(place.family, ""), place.at(known.home)
     for key in (place.bundle(sha256), place.attestation(known.id, BUNDLE)) if sha256 else ():
         data, _ = glance(place.store, key)
         if begins(data, sha256):
@@ -87,7 +67,7 @@ def bring(place: Place, wheels: Mapping[str, str], folder: Path) -> dict[Path, s
     folder.mkdir(parents=True, exist_ok=True)
 
     def one(name: str) -> Path:
-        path, key = folder / name, place.key(name)
+        path, key = folder / name, place.wheel(name, wheels[name])
         if not (path.is_file() and files.sha256(path) == wheels[name]):
             part = path.with_name(f".unfinished-{secrets.token_hex(6)}-{name}")
             try:

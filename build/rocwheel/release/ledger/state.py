@@ -1,7 +1,7 @@
 """What a log says: the fold of its entries, a pure function from entries to a state.
 
-Below `all` a set stands for each of its families by itself. `IndexState.of` is the state as one of
-them sees it, or `all`: there a set is listed while every family that must have it lists it.
+A set stands for each of its families by itself. `IndexState.of` is the state as one of them sees
+it, or `all`: there a set is listed while every family that must have it lists it.
 
 A state knows every wheel set, and of each project a *listing*: the files, which sets hold them,
 and the names that are spent. What is listed (what installers see) follows from it: a file is
@@ -15,6 +15,7 @@ import enum
 from bisect import bisect_left
 from collections.abc import Callable, Collection, Iterable, Mapping
 from contextlib import suppress
+from itertools import chain, takewhile
 from operator import attrgetter
 from typing import Annotated, Any, Final, Literal, TypeAlias
 
@@ -26,12 +27,12 @@ from rocwheel.base.errors import ConfigError, ObjectDiffersError, PromotionError
 from rocwheel.base.values import Count, Plain, Sha256, Value, replace
 from rocwheel.base.versions import moment
 from rocwheel.records.entry import Entry, parsed, rank, version_of
-from rocwheel.records.places import FOREIGN
+from rocwheel.records.places import FOREIGN, OWN, Place
 
-FORMAT: Final = 2  # raised whenever a field of an entry, or what one means, changes
+FORMAT: Final = 3  # raised whenever a field of an entry, or what one means, changes
 NEEDS: Final = "0.3.0"  # the first rocwheel that knows this format
 FamilyId = Annotated[str, msgspec.Meta(pattern=r"\A[a-z][0-9a-zA-Z-]*\Z")]
-SetId = Annotated[str, msgspec.Meta(pattern=r"\A([0-9a-f]{64}|foreign)\Z")]
+SetId = Annotated[str, msgspec.Meta(pattern=r"\A([0-9a-f]{64}|foreign(-[a-z][0-9a-zA-Z-]*)?)\Z")]
 
 
 class Action(enum.Enum):
@@ -42,6 +43,8 @@ class Action(enum.Enum):
     RESTORE = "restore"
     ADOPT = "adopt"
     MIGRATE = "migrate"  # of rocwheel 0.1.0 alone: sets of a store older than the log
+    CARRY = "carry"  # the first entry: what the logs of before 0.3 say
+    CLOSE = "close"  # the last entry of such a log: rocwheel of then writes no more there
     ATTEST = "attest"  # what was done with a set before is signed now, and nothing else changes
     ROLLBACK = "rollback"
     PRUNE = "prune"
@@ -98,23 +101,24 @@ class Transition(Value, frozen=True, kw_only=True):
     previous: str  # SHA-256 of the entry before; "" where there is none
     id: str  # of the operation: tells its own entry from another's
     action: Action
-    family: str
     time: str  # ISO 8601, UTC
     by: str
     reason: str
-    sets: tuple[SetId, ...] = ()  # what it is about; for yanks "" is every set that lists the names
-    names: tuple[str, ...] = ()  # of files, where it is not about all of a set's
+    family: str = ""  # before 0.3: whose log it is
+    sets: tuple[SetId, ...] = ()  # what it is about; of a yank none is every set with these files
+    names: tuple[str, ...] = ()  # paths of files, where it is not about all of a set's
     brings: tuple[Holding, ...] = ()
     evidence: dict[str, Any] = msgspec.field(default_factory=dict)
-    # Below `all` alone: the families that the entry is for; of a set that comes, the families that
-    # `all` waits for, and those that have pages of their own.
+    # The families that the entry is for; of a set that comes, those that `all` waits for: none of a
+    # set that was built for one of them.
     families: tuple[FamilyId, ...] | UnsetType = UNSET
     must: tuple[FamilyId, ...] | UnsetType = UNSET
-    pages: tuple[FamilyId, ...] | UnsetType = UNSET
+    pages: tuple[FamilyId, ...] | UnsetType = UNSET  # before 0.3: families with pages of their own
     # Set -> family -> SHA-256 of the signed statements that hold for it since this entry.
     bundles: dict[SetId, dict[FamilyId, Sha256]] | UnsetType = UNSET
+    carries: Carried | UnsetType = UNSET
     needs: str | UnsetType = UNSET  # the oldest rocwheel that knows the format; 0.1.0 wrote none
-    format: Literal[1, 2] = FORMAT
+    format: Literal[1, 2, 3] = FORMAT
 
     def __post_init__(self) -> None:
         """Refuse what is no time; say who can read it. Raises ConfigError."""
@@ -147,10 +151,9 @@ class Known(Value, frozen=True, kw_only=True, omit_defaults=True):
     projects: tuple[str, ...]
     files: Count
     yanked: Count
-    # Below `all` alone: where it stands for each family, and what its first entry said.
-    families: dict[str, Standing] = msgspec.field(default_factory=dict)
-    must: tuple[str, ...] = ()
-    pages: tuple[str, ...] = ()
+    families: dict[str, Standing]  # where it stands for each
+    must: tuple[str, ...] = ()  # the families that `all` waits for, as its first entry said
+    home: str = ""  # of a set of before 0.3: see `Place`
     # Of each family the last action there, when, by whom and why.
     last: dict[str, tuple[Action, str, str, str]] = msgspec.field(default_factory=dict)
     # Family -> SHA-256 of the signed statements about it; what is not named here proves nothing.
@@ -163,17 +166,33 @@ class Known(Value, frozen=True, kw_only=True, omit_defaults=True):
         moment(self.time)
         moment(self.first)
 
+    @property
+    def views(self) -> tuple[str, ...]:
+        """The indexes that may list it."""
+        return (*self.families, *([ALL] if self.must and ALL not in self.families else ()))
+
     def of(self, view: str) -> Known | None:
         """Return the set as a family sees it, or `all`; None where it never came for it."""
-        if not (view and self.families):
-            return self
-        kinds = {self.families.get(name) for name in (self.must if view == ALL else (view,))}
-        if self.standing is Standing.PRUNED:  # for each family, also one that it never came for
-            kinds = {Standing.PRUNED}
+        names = self.must if view == ALL and ALL not in self.families else (view,)
+        kinds = {self.families.get(name) for name in names}
+        if kinds <= {None}:
+            return None
         standing = kinds.pop() if len(kinds) == 1 else Standing.HELD  # not by all that must
+        if self.standing is Standing.PRUNED:
+            standing = Standing.PRUNED
         own = dict(zip(_BY, self.last.get(view, ()), strict=False))
-        changed = {"standing": standing, "families": {}, "last": {}, **own}
-        return replace(self, **changed) if standing else None
+        return replace(self, standing=standing, families={view: standing}, **own)
+
+    def beside(self, other: Known) -> Known:
+        """Return one set that two logs of before 0.3 know, each for families of its own."""
+        first, second = sorted((self, other), key=lambda known: known.time)
+        merged = {
+            name: {**getattr(first, name), **getattr(second, name)}
+            for name in ("families", "last", "bundles", "passed")
+        }
+        least = min(first.standing, second.standing, key=list(Standing).index)
+        began = min(self.first, other.first)
+        return replace(second, standing=least, first=began, must=self.must or other.must, **merged)
 
 
 _BY: Final = ("action", "time", "by", "reason")  # of an entry, that a set keeps
@@ -194,20 +213,37 @@ class Listing(Value, frozen=True, kw_only=True):
     """The listing of one project: its files, their hashes, and the sets that hold them."""
 
     project: str
-    files: tuple[File, ...] = ()  # by name
-    # Name -> number of the entry that took it away for ever.
-    spent: dict[str, int] = msgspec.field(default_factory=dict)
+    files: tuple[File, ...] = ()  # by name, and where they lie
+    # Name -> path of bytes that were taken away for ever -> the families that knew them.
+    spent: dict[str, dict[str, tuple[str, ...]]] = msgspec.field(default_factory=dict)
 
-    def file(self, filename: str) -> File | None:
-        """Return the file of that name, where a set holds it."""
+    def named(self, filename: str) -> tuple[File, ...]:
+        """Return the files of that name that sets hold: of some families' sets different ones."""
         at = bisect_left(self.files, filename, key=lambda file: file.entry.filename)
-        files = (file for file in self.files[at : at + 1] if file.entry.filename == filename)
-        return next(files, None)
+        files = takewhile(lambda file: file.entry.filename == filename, self.files[at:])
+        return tuple(files)
 
-    @property
-    def names(self) -> set[str]:
-        """The names that a set holds or that are spent."""
-        return {*(file.entry.filename for file in self.files), *self.spent}
+    def file(self, path: str) -> File | None:
+        """Return the file that lies there, where a set holds it."""
+        files = self.named(path.rpartition("/")[2])
+        return next((file for file in files if file.entry.path == path), None)
+
+    def beside(self, other: Listing | None) -> Listing:
+        """Return what two logs of before 0.3 say of a project together."""
+        if other is None:
+            return self
+        spent = {
+            name: {**self.spent.get(name, {}), **other.spent.get(name, {})}
+            for name in {*self.spent, *other.spent}
+        }
+        return _listing(replace(self, spent=spent), (*self.files, *other.files))
+
+
+class Carried(Value, frozen=True, kw_only=True):
+    """What logs of before 0.3 came to."""
+
+    sets: tuple[Known, ...]
+    files: dict[str, Listing]
 
 
 class IndexState(Plain, frozen=True, kw_only=True):
@@ -219,7 +255,7 @@ class IndexState(Plain, frozen=True, kw_only=True):
     listings: Mapping[str, Listing] = {}
     unread: frozenset[str] = frozenset()  # projects of the snapshot whose listings are not loaded
     files_sha256: str = ""  # of the object that has them
-    rooted: frozenset[str] = frozenset()  # projects of the snapshot, which the list of them shows
+    rooted: frozenset[tuple[str, str]] = frozenset()  # of the snapshot: indexes and their projects
     saved: int = 0  # the snapshot's number: the pages show at least that state
     spent: int = 0  # the last entry that spent names
     below: str = ""  # of a snapshot: digest of what was listed of the entries before its last
@@ -227,20 +263,33 @@ class IndexState(Plain, frozen=True, kw_only=True):
     stored: Mapping[int, str] = {}
     touched: frozenset[str] = frozenset()  # projects that changed since the snapshot
     attested: frozenset[str] = frozenset()  # sets whose statements changed since then
-    seen: frozenset[str] = frozenset()  # families whose pages changed by that; "" is all of them
+    seen: frozenset[str] = frozenset()  # indexes whose pages changed by that
     removes: bool = False  # the direction of the last entry that changed something
     # Number of each entry that could not be folded as it was committed, and why.
     damage: Mapping[int, str] = {}
     is_whole: bool = False  # folded from the first entry on: no snapshot could be used
     torn: bool = False  # an entry that was folded follows another one than is there
     is_skip: bool = False  # the last entry stands for a lost one, which the next one follows
-    strays: frozenset[str] = frozenset()  # families whose pages only a lost entry named
+    # Indexes and projects that have pages by a lost entry alone.
+    strays: frozenset[tuple[str, str]] = frozenset()
+    before: Mapping[
+        str, IndexState
+    ] = {}  # by folder, logs of before 0.3 until they are carried over
+    is_closed: bool = False  # such a log goes on no more
+
+    def indexed(self) -> frozenset[tuple[str, str]]:
+        """Every index with the projects that have a page there; they never leave."""
+        return self.strays.union(
+            (view, project)
+            for known in self.sets.values()
+            for view in known.views
+            for project in known.projects
+        )
 
     @property
     def views(self) -> tuple[str, ...]:
-        """The families that have pages of their own beside those of `all`; they never leave."""
-        named = (name for known in self.sets.values() for name in known.pages)
-        return tuple(sorted({*named, *self.strays}))
+        """The indexes: of families, and of `all` where sets are for several."""
+        return tuple(sorted({view for view, _ in self.indexed()}))
 
     def of(self, view: str) -> IndexState:
         """Return the state as a family sees it, or `all`."""
@@ -250,7 +299,7 @@ class IndexState(Plain, frozen=True, kw_only=True):
     @property
     def listed(self) -> list[Known]:
         """The sets that are listed, each with a manifest of ours."""
-        sets = (known for name, known in self.sets.items() if name != FOREIGN)
+        sets = (known for name, known in self.sets.items() if not is_foreign(name))
         return [known for known in sets if known.standing is Standing.LISTED]
 
     @property
@@ -270,9 +319,9 @@ class IndexState(Plain, frozen=True, kw_only=True):
 
     def shown(self, project: str) -> tuple[Entry, ...]:
         """Return the listed files of a project: its page is a function of this and the number."""
-        return tuple(
-            self._shown(file) for file in self.listing(project).files if self.is_listed(file)
-        )
+        listed = (file for file in self.listing(project).files if self.is_listed(file))
+        by_name = {file.entry.filename: file for file in listed}  # twice where two logs had it
+        return tuple(map(self._shown, by_name.values()))
 
     def whole(self, project: str) -> frozenset[str]:
         """Return the versions of a project whose listed sets bring a jaxlib of their own."""
@@ -293,20 +342,30 @@ class IndexState(Plain, frozen=True, kw_only=True):
         )
         return tuple(sorted(held, key=lambda item: item.filename))
 
-    def spent_names(self) -> tuple[str, ...]:
-        return tuple(name for item in self.listings.values() for name in sorted(item.spent))
+    def spent_paths(self) -> tuple[str, ...]:
+        spent = (paths for item in self.listings.values() for paths in item.spent.values())
+        return tuple(sorted(chain.from_iterable(spent)))
 
-    def check_names(self, entries: Iterable[Entry], *, where: str) -> None:
-        """Raise where a name is spent (PromotionError) or other bytes' (ObjectDiffersError)."""
+    def check_names(
+        self, entries: Iterable[Entry], families: Collection[str], *, where: str
+    ) -> None:
+        """Raise where a name is spent (PromotionError) or other bytes' (ObjectDiffersError).
+
+        It is for each family by itself: another one may have other bytes of that name.
+        """
         for entry in entries:
             listing = self.listing(entry.project)
-            if entry.filename in listing.spent:
+            spent = listing.spent.get(entry.filename, {})
+            knew = {ALL, *families}
+            if entry.path in spent or any(knew.intersection(names) for names in spent.values()):
                 raise PromotionError(
                     f"{where}/{entry.filename}: this name was pruned and is spent for ever",
                     hint="build with a new version (--wheel-suffix or --wheel-post-release)",
                 )
-            there = listing.file(entry.filename)
-            if there and there.entry.sha256 != entry.sha256:
+            for there in listing.named(entry.filename):
+                owners = {name for item in there.sets for name in self.sets[item].families}
+                if there.entry.sha256 == entry.sha256 or owners.isdisjoint(families):
+                    continue
                 raise ObjectDiffersError(
                     f"{where}/{entry.filename}: other bytes have this name: SHA-256 "
                     f"{there.entry.sha256}, not {entry.sha256}",
@@ -319,6 +378,14 @@ class IndexState(Plain, frozen=True, kw_only=True):
         number = self.number + 1
         damage = {**self.damage, number: problem}
         return replace(self, damage=damage, number=number, head=digest, is_skip=not digest)
+
+    def at(self, place: Place, set_id: str) -> Place:
+        """Return a place for the records of a set, which may have come before 0.3."""
+        known = self.sets.get(set_id)
+        if known is None or not known.home:
+            return place
+        is_mine = place.family in known.families or known.home != OWN
+        return place.of(place.family if is_mine else next(iter(known.families))).at(known.home)
 
     def lists(self, set_id: str) -> bool:
         known = self.sets.get(set_id)
@@ -333,14 +400,30 @@ class IndexState(Plain, frozen=True, kw_only=True):
         return replace(file.entry, yanked=reasons[0] if reasons else None)
 
 
+def is_foreign(set_id: str) -> bool:
+    """Return whether it stands for files that were here before us."""
+    return set_id.startswith(FOREIGN)
+
+
 def touched(state: IndexState, entry: Transition) -> tuple[str, ...]:
     """List the projects whose listings an entry changes. Raises ConfigError for an odd name."""
-    begins = set(entry.pages or ()) - set(state.views)  # with all that is listed for a family
     changed = {file.project for holding in entry.brings for file in holding.files}
-    changed |= {version_of(name)[0] for name in entry.names} | (state.projects if begins else set())
+    changed |= {version_of(name)[0] for name in entry.names}
+    changed |= set(entry.carries.files if entry.carries else ())
     for set_id in entry.sets:
         changed |= set(state.sets[set_id].projects if set_id in state.sets else ())
     return in_order(changed, removing=False)
+
+
+def concerned(state: IndexState, entry: Transition) -> frozenset[str]:
+    """Return the indexes whose pages an entry may change, by a state that has it or its sets."""
+    named = (*entry.sets, *(holding.set for holding in entry.brings))
+    if not named or entry.carries:
+        return frozenset(state.views)
+    sets = [state.sets[name] for name in named if name in state.sets]
+    families = entry.families or {name for known in sets for name in known.families}
+    is_of_all = entry.must or any(known.must for known in sets)
+    return frozenset({*families, *([ALL] if is_of_all else ())})
 
 
 def in_order(projects: Iterable[str], *, removing: bool) -> tuple[str, ...]:
@@ -372,7 +455,7 @@ def apply(state: IndexState, entry: Transition, *, digest: str) -> IndexState:
         number=state.number + 1,
         head=digest,
         touched=state.touched | set(touched(state, entry)),
-        seen=state.seen | {*(entry.families or ("",))} | ({*(entry.pages or ())} - {*state.views}),
+        seen=state.seen | concerned(changed, entry),
         attested=state.attested | {*(entry.bundles or ())},
         removes=entry.action.removes if direction else state.removes,
         spent=entry.number if entry.action in _SPENDING else state.spent,
@@ -382,7 +465,7 @@ def apply(state: IndexState, entry: Transition, *, digest: str) -> IndexState:
 
 # What each action does
 
-_SPENDING: Final = frozenset({Action.PRUNE, Action.SPEND, Action.MIGRATE})
+_SPENDING: Final = frozenset({Action.PRUNE, Action.SPEND, Action.MIGRATE, Action.CARRY})
 Change: TypeAlias = "Callable[[IndexState, Transition], IndexState]"
 
 
@@ -407,18 +490,21 @@ def _brought(state: IndexState, entry: Transition, holding: Holding) -> IndexSta
             raise ValueError(f"{file.filename}: not a wheel of {file.project}")
         if parsed(version) != parsed(file.version):
             raise ValueError(f"{file.filename}: not a wheel of version {file.version}")
-    state.check_names(holding.files, where=holding.set[:12])
+    families = entry.families or ()
+    if not families:
+        raise ValueError(f"{holding.set[:12]} is for no family")
+    state.check_names(holding.files, families, where=holding.set[:12])
     listings, by_project = dict(state.listings), dict[str, list[Entry]]()
     for item in holding.files:
         by_project.setdefault(item.project, []).append(item)
     for project, entries in by_project.items():
         listing = state.listing(project)
-        files = {file.entry.filename: file for file in listing.files}
+        files = {file.entry.path: file for file in listing.files}
         for item in entries:
             plain = replace(item, yanked=None)
-            there = files.get(item.filename) or File(entry=plain, sets=())
+            there = files.get(item.path) or File(entry=plain, sets=())
             yanks = {} if item.yanked is None else {holding.set: item.yanked}
-            files[item.filename] = File(
+            files[item.path] = File(
                 entry=there.entry,
                 sets=tuple(dict.fromkeys((*there.sets, holding.set))),
                 yanks={**there.yanks, **yanks},
@@ -435,13 +521,10 @@ def _brought(state: IndexState, entry: Transition, holding: Holding) -> IndexSta
         projects=in_order({*by_project, *(known.projects if known else ())}, removing=False),
         files=len({item.filename for item in holding.files}) + (known.files if known else 0),
         yanked=yanked + (known.yanked if known else 0),
-        families=dict.fromkeys(entry.families or (), Standing.LISTED),
-        last=dict.fromkeys(entry.families or (), _last(entry)),
+        families=dict.fromkeys(families, Standing.LISTED),
+        last=dict.fromkeys(families, _last(entry)),
         must=entry.must or (),
-        pages=entry.pages or (),
     )
-    if standing.families and not standing.must:
-        raise ValueError(f"{holding.set[:12]}: no family must have it")
     return replace(state, listings=listings, sets={**state.sets, holding.set: standing})
 
 
@@ -450,8 +533,10 @@ def _migrated(state: IndexState, entry: Transition) -> IndexState:
     sets = dict(state.sets)
     for holding in entry.brings:
         was = {"standing": holding.standing, "first": holding.first, "time": holding.changed}
-        own = {name: value for name, value in was.items() if value}
-        sets[holding.set] = replace(sets[holding.set], **own)
+        own: dict[str, Any] = {name: value for name, value in was.items() if value}
+        if holding.standing:
+            own["families"] = dict.fromkeys(sets[holding.set].families, holding.standing)
+        sets[holding.set] = replace(sets[holding.set], **own, last={})
     return _spend(replace(state, sets=sets), entry)
 
 
@@ -511,14 +596,14 @@ def _stand(standing: Standing, *, only: Collection[Standing | None]) -> Change:
             known = state.sets.get(set_id)
             if known is None:
                 raise ValueError(f"{entry.action.value}: {set_id[:12]} is not known")
-            for seen in map(known.of, entry.families or ("",)):
+            for seen in map(known.of, entry.families) if entry.families else (known,):
                 if (seen and seen.standing) not in only:
                     what = seen.standing.value if seen else "not known"
                     raise ValueError(f"{entry.action.value}: {set_id[:12]} is {what}")
             changed = dict.fromkeys(entry.families or known.families, standing)
             families = {**known.families, **changed}
-            # Of several it is listed while it is for one of them.
-            least = min(families.values(), key=list(Standing).index, default=standing)
+            # It is listed while it is for one of them.
+            least = min(families.values(), key=list(Standing).index)
             by, last = _by(entry, least), known.last | dict.fromkeys(changed, _last(entry))
             sets[set_id] = replace(known, **by, families=families, last=last)
         return replace(state, sets=sets)
@@ -532,15 +617,15 @@ def _prune(state: IndexState, entry: Transition) -> IndexState:
     for project in touched(state, entry):
         listing = state.listing(project)
         kept: list[File] = []
-        spent = dict(listing.spent)
         for file in listing.files:
             holders = tuple(item for item in file.sets if item not in leaving)
             if holders:
                 yanks = {key: text for key, text in file.yanks.items() if key not in leaving}
                 kept.append(replace(file, sets=holders, yanks=yanks))
             else:
-                spent[file.entry.filename] = state.number + 1
-        listings[project] = _listing(listing, kept, spent)
+                knew = {name for item in file.sets for name in state.sets[item].families}
+                listing = _without(listing, file.entry.path, knew)
+        listings[project] = _listing(listing, kept)
     pruned = _stand(Standing.PRUNED, only={Standing.LISTED, Standing.HELD})(state, entry)
     return replace(pruned, listings=listings)
 
@@ -552,9 +637,22 @@ def _spend(state: IndexState, entry: Transition) -> IndexState:
         listing = listings.get(project) or state.listing(project)
         if listing.file(name):
             raise ValueError(f"{name}: a set holds it")
-        spent = {**listing.spent, name: listing.spent.get(name, state.number + 1)}
-        listings[project] = _listing(listing, listing.files, spent)
+        listings[project] = _without(listing, name, entry.families or ())
     return replace(state, listings=listings)
+
+
+def _without(listing: Listing, path: str, families: Iterable[str]) -> Listing:
+    """Return a listing in which a path is spent, and its name for these families."""
+    name = path.rpartition("/")[2]
+    paths = {path: tuple(sorted(families)), **listing.spent.get(name, {})}
+    return replace(listing, spent={**listing.spent, name: paths})
+
+
+def _carry(state: IndexState, entry: Transition) -> IndexState:
+    if not entry.carries or state.sets or state.listings:
+        raise ValueError("carries over what began before it")
+    sets = {known.id: known for known in entry.carries.sets}
+    return replace(state, sets=sets, listings=entry.carries.files)
 
 
 def _mark(state: IndexState, entry: Transition) -> IndexState:
@@ -567,7 +665,7 @@ def _mark(state: IndexState, entry: Transition) -> IndexState:
     for project in touched(state, entry):
         listing, files = state.listing(project), []
         for file in listing.files:
-            is_meant = not entry.names or file.entry.filename in entry.names
+            is_meant = not entry.names or file.entry.path in entry.names
             asked = (entry.sets or file.sets) if is_meant else ()
             chosen = [item for item in asked if item in file.sets and state.lists(item)]
             count += len(chosen)
@@ -592,6 +690,8 @@ _CHANGES: Final[Mapping[Action, Change]] = {
     Action.PROMOTE: _bring,
     Action.ADOPT: _bring,
     Action.MIGRATE: _bring,
+    Action.CARRY: _carry,
+    Action.CLOSE: lambda state, _entry: replace(state, is_closed=True),
     Action.ATTEST: lambda state, _entry: state,
     Action.RESTORE: _stand(Standing.LISTED, only=frozenset({Standing.HELD})),
     Action.ROLLBACK: _stand(Standing.HELD, only=frozenset({Standing.LISTED})),
@@ -603,8 +703,6 @@ _CHANGES: Final[Mapping[Action, Change]] = {
 }
 
 
-def _listing(
-    listing: Listing, files: Iterable[File], spent: Mapping[str, int] | None = None
-) -> Listing:
-    ordered = tuple(sorted(files, key=lambda item: item.entry.filename))
-    return replace(listing, files=ordered, spent=dict(listing.spent if spent is None else spent))
+def _listing(listing: Listing, files: Iterable[File]) -> Listing:
+    ordered = sorted(files, key=lambda item: (item.entry.filename, item.entry.path))
+    return replace(listing, files=tuple(ordered))

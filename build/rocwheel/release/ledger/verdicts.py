@@ -104,12 +104,12 @@ def coverage(verdicts: Iterable[FoundVerdict]) -> Coverage:
 def released_coverage(release: Place, state: IndexState, cells: Collection[Cell]) -> Coverage:
     """Return the tests of the last released set that has each of these cells. Raises StoreError."""
     before: Coverage = {}
-    sets = state.of(release.view).sets.values()
+    sets = state.of(release.family).sets.values()
     released = (known for known in sets if known.standing is Standing.LISTED)
     for known in sorted(released, key=lambda known: known.first, reverse=True)[:LOOKS_BACK]:
         if set(cells) <= before.keys():
             break
-        before = {**coverage(find(release, known.id)), **before}
+        before = {**coverage(find(release.at(known.home), known.id)), **before}
     return {cell: names for cell, names in before.items() if cell in cells}
 
 
@@ -202,7 +202,7 @@ def _verdict(place: Place, manifest: str, item: FoundVerdict) -> Verdict:
     if not item.keyid and item.sha256 not in {verdict.sha256, files.sha256(data)}:
         raise ConfigError("its contents differ from its name: it was changed")
     about = (verdict.manifest, verdict.family, verdict.python, verdict.suite)
-    if about != (manifest, place.view, item.python, item.suite):
+    if about != (manifest, place.family, item.python, item.suite):
         raise ConfigError("it is about another manifest, family, CPython or suite")
     return verdict
 

@@ -110,7 +110,8 @@ def has_provenance(place: Place, manifest: str, data: bytes) -> bool:
 
 def _named(place: Place, manifest: str, data: bytes, kind: str) -> dict[str, bytes]:
     lines = {files.sha256(line): line for line in data.splitlines(keepends=True)}
-    return {place.attestation(manifest, f"{kind}/{s}.json"): x for s, x in lines.items()}
+    where = place.built if kind == "provenance" else place.attestation
+    return {where(manifest, f"{kind}/{s}.json"): x for s, x in lines.items()}
 
 
 def gather(
@@ -210,7 +211,7 @@ def _stated(place: Place, manifest: str, results: Sequence[FoundVerdict]) -> Ite
 
     A build is stated once, all else in each family's own folder; elsewhere it hides nothing.
     """
-    base, own = (item.attestation(manifest) for item in (place.of(place.family), place))
+    base, own = place.built(manifest), place.attestation(manifest)
     infos: dict[str, ObjectInfo] = {
         name: info
         for info in place.store.keys(base)

@@ -60,7 +60,6 @@ def renew(
     """
     if signer is None or place.is_staging or not state.number:
         return
-    place = place.of(place.family)
     days = channel.trust.rule(channel.name).fresh_days
     bodies = {digits: _table(state, digits) for digits in sorted({s[:2] for s in state.sets})}
     names = {digits: files.sha256(body) for digits, body in bodies.items()}
@@ -69,7 +68,7 @@ def renew(
         digest=state.head,
         channel=channel.name,
         prefix=place.root,
-        url=place.url,
+        url=place.served(f"{place.root}/"),
         time=timestamp(now),
         expires=timestamp(now + timedelta(days=days)),
         tables=names,
@@ -112,8 +111,8 @@ def _table(state: IndexState, digits: str) -> bytes:
 
 
 def _views(known: Known) -> Iterator[tuple[str, Known]]:
-    for family in known.families or known.bundles:
-        if seen := known.of(family if known.families else ""):
+    for family in known.families:
+        if seen := known.of(family):
             yield family, seen
 
 

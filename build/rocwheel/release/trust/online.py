@@ -39,6 +39,7 @@ class _Page(msgspec.Struct):
 class _File(msgspec.Struct):
     filename: str
     hashes: dict[str, str]
+    url: str
     ours: dict[str, str] = msgspec.field(name="_rocwheel", default_factory=dict)
 
 
@@ -48,6 +49,7 @@ class OfferedWheel(Plain, frozen=True, kw_only=True):
     filename: str
     sha256: str
     where: str  # URL; "" of a wheel that came before rocwheel
+    url: str = ""  # its own
 
 
 class Asked(Plain, frozen=True, kw_only=True):
@@ -88,20 +90,22 @@ class Reader:
         """Return a wheel with the statements that the release's head names, and no others."""
         bundle, links = b"", tuple[ChainLink, ...]()
         if found.where:
-            bundle, links = self._statements(found.where)
+            bundle, links = self._statements(found.where, index)
         return Asked(name=name, sha256=sha256, bundle=bundle, index=index, links=links)
 
-    def _statements(self, where: str) -> tuple[bytes, tuple[ChainLink, ...]]:
+    def _statements(self, where: str, index: str) -> tuple[bytes, tuple[ChainLink, ...]]:
         if not (match := _PUBLIC.fullmatch(where)):
             what = f"{where}: no statements of a release are there"
             return b"", (ChainLink(role=HEAD, holds=False, about=what),)
         base, manifest, family = match.groups()
+        prefix, _, own = index.rstrip("/").rpartition("/")
+        log = f"{prefix}/_rocwheel/"  # a set of before 0.3 has its statements elsewhere
         try:
-            said = self._head(base)
-            named = self._named(base, said, manifest)
+            said = self._head(log)
+            named = self._named(log, said, manifest)
         except (TrustError, ConfigError) as exc:
             return b"", (ChainLink(role=HEAD, holds=False, about=str(exc)),)
-        standing, digest = named.get(family or next(iter(named), ""), ("", ""))
+        standing, digest = named.get(family or own, ("", ""))
         if not digest:
             what = f"{manifest[:12]}: no entry of the log up to {said.number} releases it, signed"
             return b"", (ChainLink(role=HEAD, holds=False, about=what),)
@@ -143,7 +147,8 @@ class Reader:
         for item in self._page(url).files:
             link, sha256 = item.ours.get("statements", ""), item.hashes.get("sha256", "")
             where = urljoin(url, link) if link else ""
-            yield OfferedWheel(filename=item.filename, sha256=sha256, where=where)
+            at = urljoin(url, item.url.partition("#")[0])
+            yield OfferedWheel(filename=item.filename, sha256=sha256, where=where, url=at)
 
     def _page(self, url: str) -> _Page:
         if not (data := self._fetch(url)):
