@@ -10,8 +10,8 @@ import hashlib
 import os
 import re
 import tempfile
-from collections.abc import Iterator
-from contextlib import suppress
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
 from datetime import date, datetime, timezone
 from pathlib import Path
 from typing import Annotated, Final
@@ -140,6 +140,23 @@ def log(repository: str, old: str, new: str, *, runner: Runner) -> tuple[str, ..
         runner.capture(_git(Path(folder), *fetch, repository, f"refs/tags/{new}"))
         log = runner.capture(_git(Path(folder), "log", "--format=%h %s", "FETCH_HEAD"))
         return tuple(log.splitlines())
+
+
+@contextmanager
+def history(wanted: Mapping[str, Sequence[str]], *, runner: Runner) -> Iterator[Callable[..., str]]:
+    """Yield what runs git in a bare repository that has these commits and all before them.
+
+    No file is fetched. Raises SourceError for a repository that lacks a commit.
+    """
+    with tempfile.TemporaryDirectory(prefix="rocwheel-git-") as folder:
+        runner.capture(_git(None, "init", "--quiet", "--bare", folder))
+        for repository, commits in wanted.items():
+            fetch = ("fetch", "--quiet", "--no-tags", "--filter=tree:0", repository, *commits)
+            try:
+                runner.capture(_git(Path(folder), *fetch, timeout=1800))
+            except CommandError as exc:
+                raise _unreachable(repository, exc) from exc
+        yield lambda *words: runner.capture(_git(Path(folder), *words)).strip()
 
 
 def day_of(repository: str, commit: str, *, runner: Runner) -> date:

@@ -17,8 +17,9 @@ from rocwheel.base.errors import CommandError, ConfigError, HostError
 from rocwheel.base.process import Command, base_env
 from rocwheel.base.versions import suggest
 from rocwheel.cli import (
+    bisect,  # noqa: F401 - its command is of the same group, as those of the next
     known,
-    nightly_upkeep,  # noqa: F401 - its commands are of the same group
+    nightly_upkeep,  # noqa: F401
 )
 from rocwheel.cli.app import App
 from rocwheel.cli.nightly_options import (

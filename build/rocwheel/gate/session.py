@@ -230,6 +230,7 @@ def finish(
             "state": fault.state.value,
             "reason": fault.message,
             "counts": results.counts.by_outcome(),
+            "worst": results.worst,
             "report": str(page),
             "verdict": key,
         },

@@ -22,6 +22,8 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any, Final, TypeVar
 
+from msgspec import convert
+
 from rocwheel import __version__
 from rocwheel.base import errors, git
 from rocwheel.base.choices import TEST_KINDS
@@ -48,6 +50,7 @@ from rocwheel.release.ledger.nights import (
     HostMark,
     Nights,
     Phase,
+    WorstTest,
 )
 
 _T = TypeVar("_T")
@@ -413,7 +416,9 @@ class _Attempt:
                 testing = max(0, round(1000 * took.total_seconds()))
         _, _, digest = str(document.get("pull", "")).partition("@")
         image = f"{document['reference']}@{digest}" if digest else ""
+        worst = convert(document["worst"], WorstTest) if document.get("worst") else None
         fields = {"exit_code": code, "image": image, "link": link, "testing": testing}
+        fields |= {"worst": worst}
         return self.ended(state, reason, **fields), document
 
     def _child(self, argv: tuple[str, ...], folder: Path) -> tuple[int | None, dict[str, Any]]:

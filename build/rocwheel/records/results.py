@@ -10,7 +10,7 @@ import enum
 import shlex
 from collections import Counter
 from collections.abc import Mapping
-from typing import Final, Literal
+from typing import Any, Final, Literal
 
 import msgspec
 
@@ -173,6 +173,17 @@ class Results(Value, frozen=True, kw_only=True):
     @property
     def counts(self) -> Counts:
         return Counts(**Counter(test.outcome.name.lower() for test in self.tests))
+
+    @property
+    def worst(self) -> dict[str, Any] | None:
+        """The test that went worst, for a program; None when none ran."""
+        order = list(Outcome)
+        test = min(self.tests, key=lambda item: order.index(item.outcome), default=None)
+        if test is None:
+            return None
+        attempt = test.worst
+        about = {"message": attempt.message, "figures": attempt.figures} if attempt else {}
+        return {"test": test.test, "outcome": test.outcome.value, **about}
 
     @property
     def failures(self) -> tuple[TestResult, ...]:

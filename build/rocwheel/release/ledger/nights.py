@@ -27,6 +27,7 @@ from rocwheel.base.store import JSON, TEXT, Headers, ObjectInfo, Store, glance, 
 from rocwheel.base.values import Plain, Value, replace
 from rocwheel.base.versions import suggest, timestamp
 from rocwheel.records.places import OURS
+from rocwheel.records.results import Outcome
 from rocwheel.records.verdict import State
 
 ROOT: Final = f"{OURS}/nights"
@@ -171,6 +172,15 @@ class Begun(Value, frozen=True, kw_only=True):
     time: str
 
 
+class WorstTest(Value, frozen=True, kw_only=True):
+    """The test of a gate that went worst, and how its worst attempt did."""
+
+    test: str
+    outcome: Outcome
+    message: str = ""
+    figures: Mapping[str, int] = {}  # that it measured
+
+
 class Ended(Value, frozen=True, kw_only=True):
     """The record of how an attempt at a cell ended."""
 
@@ -190,6 +200,7 @@ class Ended(Value, frozen=True, kw_only=True):
     image: str = ""  # that it pushed: NAME:TAG@sha256:…
     link: str = ""  # key of a page about it
     log: str = ""  # key
+    worst: WorstTest | None = None  # of a gate, where a test ran
     written_by: str = ""  # which engine, where the attempt itself could not
 
 

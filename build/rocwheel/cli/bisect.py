@@ -1,0 +1,139 @@
+"""`nightly bisect`: which commit, or which other input, made a test of a night fail."""
+
+from __future__ import annotations
+
+import shlex
+from collections.abc import Callable
+from functools import partial
+
+import click
+from msgspec import to_builtins
+
+from rocwheel.base import files
+from rocwheel.base.console import count, duration
+from rocwheel.base.errors import CommandError, InterruptError
+from rocwheel.cli import command_line, known
+from rocwheel.cli.app import App
+from rocwheel.cli.nightly_options import NightTarget, nightly, run_here, worker
+from rocwheel.cli.options import F, dry_run, option
+from rocwheel.cli.target import PersonOptions, StoreOptions, person_options, store_options
+from rocwheel.night import bisect as search
+from rocwheel.night import probes, standing
+from rocwheel.night.probes import Probes, Side
+from rocwheel.release.index import channels
+from rocwheel.release.ledger.nights import AS_JSON, PROBE, Nights
+
+SOON = 15.0  # seconds until a probe that another machine runs is looked for again
+needed = partial(option, required=True)
+
+
+def gated(name: str, values: known.Values, *, help: str) -> Callable[[F], F]:  # noqa: A002
+    """Return an option that chooses the gate."""
+    return option(name, metavar="NAME", type=known.OneOf(values), default="", help=help)
+
+
+@nightly.command("bisect")
+@needed("--test", metavar="ID", help="The test that fails: a pytest node id of the suite.")
+@needed("--bad", metavar="NIGHT", type=known.OneOf(known.nights), help="A night it failed in.")
+@option(
+    "--good",
+    metavar="NIGHT",
+    type=known.OneOf(known.nights),
+    default="",
+    help="An earlier one it passed in; default: one that is found by going back.",
+)
+@gated("--family", known.families, help="GPU family; default: that of the gate that failed.")
+@gated("--suite", known.suites, help="Its suite; default: as the family.")
+@gated("--python", known.pythons, help="CPython; default: as the family.")
+@option("--set", "wheels", metavar="NAME", help="A set of ci/nightly.yaml; default: as the family.")
+@option(
+    "--confirm",
+    type=click.IntRange(min=1),
+    default=3,
+    help="How often both ends and the final pair are tried.",
+)
+@option("--suspect", metavar="COMMIT", help="A commit of JAX that is tried first, and its parent.")
+@option("--program", metavar="COMMAND", rare=True, help="How cells start rocwheel.")
+@store_options
+@person_options
+@dry_run
+@click.pass_obj
+def bisect(
+    app: App,
+    *,
+    test: str,
+    good: str,
+    bad: str,
+    family: str,
+    suite: str,
+    python: str,
+    wheels: str,
+    confirm: int,
+    suspect: str,
+    program: str,
+    target: StoreOptions,
+    person: PersonOptions,
+    dry_run: bool,
+) -> int:
+    """Find the commit of JAX, or the other input, that made a test fail between two nights.
+
+    The sets of the nights between are tried first, then each input that changed, then commits of
+    JAX, which are built: `git bisect` chooses them. Every probe is kept in the store below
+    `bisect/`; killed or interrupted, the same command goes on. The exit status is 5 where no
+    culprit can be named: the test does not repeat itself, or the failure does not come again.
+    """
+    where = NightTarget(app, target)
+    asked = search.BisectRequest(
+        test=test, good=where.night(good) if good else "", bad=where.night(bad), family=family,
+        suite=suite, python=python, wheels=wheels, confirm=confirm, suspect=suspect,
+    )  # fmt: skip
+    asked = search.chosen(where.nights, asked)
+    sets, told = search.sets(where.nights, asked)
+    if dry_run:
+        most = search.estimate(sets, confirm, app.runner)
+        stood = standing.stand(where.nights.book(asked.bad))
+        gate, build = sets[-1].side.gate, sets[-1].build
+        each = {c.kind: _seconds(stood[c.name]) for c in (gate, build)}
+        seconds = most["gates"] * each["gate"] + most["builds"] * each["build"]
+        text = (
+            f"{asked.test} on {asked.family}: {count(most['sets'], 'set')}, "
+            f"{count(most['commits'], 'commit')} of JAX: at most {count(most['gates'], 'gate')} "
+            f"and {count(most['builds'], 'build')}, {duration(seconds)} if each takes as long as "
+            f"in {asked.bad}"
+        )
+        app.emit({**most, "seconds": seconds, "told": told}, "\n".join([*told, text]))
+        return 0
+    url = f"{where.channel.store.rstrip('/')}/{probes.FOLDER}"
+    nights = Nights(channels.of_store(url).open(probe_key=PROBE))
+    here = worker(app, engine="local", how=tuple(shlex.split(program)))
+
+    def run(name: str) -> None:
+        try:
+            while True:
+                _, cells = run_here(app, nights, name, here, words=(f"--store={url}",), workers=0)
+                if all(item.settled for item in cells.values()):
+                    return
+                app.console.info(f"{name}: another machine runs it: waiting")
+                here.here.sleep(SOON)
+        except InterruptError as exc:
+            raise InterruptError(str(exc), hint="run the same command again: it goes on") from exc
+
+    ask = Probes(nights=nights, test=test, by=person.who(app).by, run=run, now=app.now)
+
+    def line(side: Side, manifest: str) -> str:
+        return command_line(app, shlex.join(probes.without(ask.words(side, manifest), "--runner")))
+
+    finding = search.find(
+        asked, sets, told, ask, line=line, runner=app.runner, note=app.console.info
+    )
+    app.emit(to_builtins(finding), "\n".join(finding.lines()))
+    body = finding.to_bytes()
+    key = where.nights.key(asked.bad, f"bisects/{files.sha256(body)[:16]}.json")
+    where.store.create(key, body, headers=AS_JSON)
+    app.console.info(f"kept: {where.store.locate(key)}")
+    return 0 if finding.state in {"found", "range"} else CommandError.exit_code
+
+
+def _seconds(item: standing.CellStanding) -> int:
+    """Return how long a cell took, or was expected to take."""
+    return item.last.milliseconds // 1000 if item.last else item.cell.seconds

@@ -1,0 +1,521 @@
+"""From a red night to the commit: which kept set, which input, which commit made a test fail.
+
+Searching, asking and what people read are apart: `find` asks a function how the test does against
+a set (`night.probes`) and never how that is known. Every choice follows from the answers alone, so
+that the search, run again, asks the same questions and finds them answered.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import suppress
+from typing import Any, Final, Literal
+
+from rocwheel.base import git
+from rocwheel.base.console import columns, count, duration
+from rocwheel.base.errors import CommandError, ConfigError
+from rocwheel.base.process import Runner
+from rocwheel.base.values import Plain, Value, replace
+from rocwheel.night import standing, truth
+from rocwheel.night.probes import VARIABLE, ProbeAnswer, Run, Side, without
+from rocwheel.release.ledger.nights import Book, Cell, Nights, WheelRecipe
+
+INPUTS: Final[Mapping[str, tuple[str, ...]]] = {  # of a build, and the words that name each
+    "rocwheel": (),
+    "settings": (),
+    "image": ("--executor", "--builder-image"),
+    "ROCm": ("--therock-path", "--therock-sha256", "--rocm-version"),
+    "JAX": ("--jax-version", "--jax-source-dir", "--jax-repository", "--jax-ref"),
+}
+OWN: Final = ("--wheelhouse", "--wheel-suffix")  # of each build
+CHECKOUT: Final = "--jax-source-dir={checkout}"
+STEADY: Final = frozenset({ProbeAnswer.GOOD, ProbeAnswer.BAD})
+
+
+class BisectRequest(Value, frozen=True, kw_only=True):
+    """What a bisect is asked."""
+
+    test: str
+    good: str = ""  # a night; "" for the one that is found by going back
+    bad: str
+    family: str = ""
+    suite: str = ""
+    python: str = ""
+    wheels: str = ""
+    confirm: int = 3  # probes of both ends, and of the final pair
+    suspect: str = ""  # a commit that is tried first
+
+
+class NightSet(Plain, frozen=True, kw_only=True):
+    """The kept set of a night."""
+
+    night: str
+    side: Side
+    recipe: WheelRecipe
+    build: Cell
+
+
+class Tried(Value, frozen=True, kw_only=True):
+    """A set that was tried, and what came of it."""
+
+    set: str
+    answer: str
+    passed: int
+    probes: tuple[str, ...]
+    why: str = ""
+    manifest: str = ""
+    milliseconds: int = 0
+
+
+class Commit(Value, frozen=True, kw_only=True):
+    """A commit as people read it."""
+
+    commit: str
+    author: str
+    title: str
+    link: str = ""
+
+
+class Bisection(Value, frozen=True, kw_only=True):
+    """What a bisect came to."""
+
+    asked: BisectRequest
+    state: str  # found, range, unsteady, not reproduced
+    about: str  # in a sentence
+    input: str = ""
+    commits: tuple[Commit, ...] = ()  # the culprit, or all that may be it
+    link: str = ""  # to the changes, where it is no commit
+    tried: tuple[Tried, ...] = ()
+    told: tuple[str, ...] = ()  # what was stepped around
+    good: str = ""  # the line that shows the side that passes
+    bad: str = ""
+    log: str = ""  # of git bisect, for `git bisect replay`
+    schema: Literal[1] = 1
+
+    def lines(self) -> Iterator[str]:
+        """Yield it for a person."""
+        rows = [
+            (item.set, item.answer, f"{item.passed} of {len(item.probes)}",
+             duration(item.milliseconds / 1000), item.why[:80])
+            for item in self.tried
+        ]  # fmt: skip
+        yield from columns(("set", "answer", "passed", "took", "why"), rows)
+        yield from self.told
+        yield f"{self.state}: {self.about}"
+        for item in self.commits:
+            yield " ".join(filter(None, (item.commit[:12], item.author, item.title, item.link)))
+        if self.link:
+            yield self.link
+        if self.good and self.bad:
+            yield from ("it passes:", f"  {self.good}", "it fails:", f"  {self.bad}")
+
+
+class _End(Exception):  # noqa: N818 - it ends a search, and is no error
+    """The search cannot go on: its state, and why."""
+
+
+def chosen(nights: Nights, asked: BisectRequest) -> BisectRequest:
+    """Return the same with family, suite, CPython and set of the gate that failed.
+
+    Raises ConfigError where several may be meant, or none is there, or for nights that are not.
+    """
+    names = nights.names()
+    for name in filter(None, (asked.good, asked.bad)):
+        nights.plan(name)
+    if asked.good and names.index(asked.good) >= names.index(asked.bad):
+        raise ConfigError(f"{asked.good}: is not before {asked.bad}", hint="swap --good and --bad")
+    book = nights.book(asked.bad)
+    fields = ("family", "suite", "python", "wheels")
+    cells = [
+        item
+        for item in standing.stand(book).values()
+        if item.cell.kind == "gate"
+        and not item.cell.absent
+        and all(getattr(asked, n) in {"", getattr(item.cell, n)} for n in fields)
+    ]
+    red = [item for item in cells if item.attempts and not item.passed] or cells
+    found = {tuple(getattr(item.cell, n) for n in fields): 1 for item in red}
+    one = {(family, suite, wheels): python for family, suite, python, wheels in reversed(found)}
+    if len(one) != 1:
+        which = ", ".join(sorted(item.cell.name for item in red)) or "none"
+        raise ConfigError(
+            f"{asked.bad}: {count(len(one), 'gate')} may be meant: {which}",
+            hint="name one: --family, --suite, --python, --set",
+        )
+    [((family, suite, wheels), python)] = one.items()
+    return replace(asked, family=family, suite=suite, python=python, wheels=wheels)
+
+
+def sets(nights: Nights, asked: BisectRequest) -> tuple[list[NightSet], list[str]]:
+    """Return the kept sets of the nights from good to bad, and what is wrong with the others.
+
+    Raises ConfigError where an end has none, or both have the same.
+    """
+    names = nights.names()
+    first, last = names.index(asked.good) if asked.good else 0, names.index(asked.bad)
+    made: list[NightSet] = []
+    told: list[str] = []
+    for name in names[first : last + 1]:
+        try:
+            one = _of_night(nights.book(name), asked)
+        except ConfigError as exc:
+            if name in {asked.good, asked.bad}:
+                raise
+            if asked.good:
+                told.append(f"stepped around {name}: {exc}")
+            continue
+        made.append(one)
+    ends = made[0].side.manifest, made[-1].side.manifest
+    if len(set(ends)) == 1 and (asked.good or len(made) == 1):
+        raise ConfigError(
+            f"{made[0].night} and {asked.bad}: have the same set, so that it is not what changed",
+            hint="compare their machines: `nightly status NIGHT`",
+        )
+    inner = {one.side.manifest: one for one in made[1:-1] if one.side.manifest not in ends}
+    return [made[0], *inner.values(), made[-1]], told
+
+
+def _of_night(book: Book, asked: BisectRequest) -> NightSet:
+    night, of = book.plan.night, (asked.wheels, asked.family, asked.suite, asked.python)
+    recipe = next((r for r in truth.built_of(book) if r.name == asked.wheels), None)
+    if not recipe or not recipe.manifest:
+        raise ConfigError(f"{night}: has no set {asked.wheels}", hint="name another night")
+    cells = book.plan.cells
+    same = (c for c in cells if (c.wheels, c.family, c.suite, c.python) == of and c.kind == "gate")
+    gate = next((cell for cell in same if not cell.absent), None)
+    build = next((c for c in cells if c.kind == "build" and c.wheels == asked.wheels), None)
+    if not gate or not build:
+        what = f"{asked.suite} on {asked.family}, CPython {asked.python}"
+        raise ConfigError(f"{night}: has no gate of {what}", hint="name another night")
+    side = Side(label=f"night {night}", gate=gate, manifest=recipe.manifest, rocm=recipe.rocm)
+    return NightSet(night=night, side=side, recipe=recipe, build=build)
+
+
+def find(
+    asked: BisectRequest,
+    nights: Sequence[NightSet],
+    told: Sequence[str],
+    ask: Callable[[Side, int], Run],
+    *,
+    line: Callable[[Side, str], str],
+    runner: Runner,
+    note: Callable[[str], None],
+) -> Bisection:
+    """Search; `nights` are the kept sets, the first good and the last bad.
+
+    `line` returns the command that tries the test against a set.
+    Raises what `ask` raises, and SourceError for a history that cannot be had.
+    """
+    search = _Search(asked, ask, runner, note)
+    search.told += told
+    try:
+        about, fields = search.nights(nights)
+    except _End as end:
+        (search.state, about), fields = end.args, {}
+    shown = [line(side, search.tried[side.label].manifest) if side else "" for side in search.pair]
+    return Bisection(
+        asked=asked,
+        state=search.state,
+        about=about,
+        tried=tuple(search.tried.values()),
+        told=tuple(search.told),
+        good=shown[0],
+        bad=shown[1],
+        log=search.log,
+        **fields,
+    )
+
+
+class _Search:
+    def __init__(
+        self,
+        asked: BisectRequest,
+        ask: Callable[[Side, int], Run],
+        runner: Runner,
+        note: Callable[[str], None],
+    ) -> None:
+        self.asked, self._ask, self._runner, self._note = asked, ask, runner, note
+        self.state = "found"
+        self.tried: dict[str, Tried] = {}
+        self.told: list[str] = []
+        self.failure = ""  # as the bad end failed
+        self.pair: tuple[Side | None, Side | None] = (None, None)  # one that passes, one that fails
+        self.log = ""
+
+    def judge(self, side: Side, times: int = 1) -> ProbeAnswer:
+        """Return what probes say of a set. Raises _End for a test that does not repeat itself."""
+        runs: list[Run] = []
+        while len(runs) < times:
+            run = self._ask(side, len(runs) + 1)
+            if run.answer is ProbeAnswer.BAD:
+                self.failure = self.failure or run.why
+                if run.signature != VARIABLE.sub("#", self.failure):
+                    run = replace(run, answer=ProbeAnswer.OTHER)
+            runs.append(run)
+            if run.answer is ProbeAnswer.FLAKY:
+                times = max(times, self.asked.confirm)
+            if run.answer not in STEADY | {ProbeAnswer.FLAKY}:
+                break
+        answers = {run.answer for run in runs}
+        steady = len(answers) == 1 or runs[-1].answer not in STEADY
+        answer = runs[-1].answer if steady else ProbeAnswer.FLAKY
+        passed = sum(run.answer is ProbeAnswer.GOOD for run in runs)
+        self.tried[side.label] = Tried(
+            set=side.label,
+            answer=answer.value,
+            passed=passed,
+            probes=tuple(run.probe for run in runs),
+            why=next((run.why for run in runs if run.why), ""),
+            manifest=runs[-1].manifest,
+            milliseconds=sum(run.took for run in runs),
+        )
+        if answer is ProbeAnswer.GOOD:
+            self.pair = side, self.pair[1]
+        self._note(f"{side.label}: {answer.value} ({passed} of {len(runs)} passed)")
+        if answer is ProbeAnswer.FLAKY:
+            failed, (low, high) = len(runs) - passed, interval(len(runs) - passed, len(runs))
+            raise _End(
+                "unsteady",
+                f"the test does not repeat itself: against {side.label} it failed in {failed} of "
+                f"{len(runs)} probes ({low:.0%} to {high:.0%}), so no commit is named",
+            )
+        return answer
+
+    def _ends(self, low: Side, high: Side) -> None:
+        """Confirm that one end passes and the other fails. Raises _End."""
+        bad, good = (self.judge(side, self.asked.confirm) for side in (high, low))
+        if (good, bad) == (ProbeAnswer.GOOD, ProbeAnswer.BAD):
+            return
+        what = f"{high.label}: {bad.value}, {low.label}: {good.value}"
+        if (good, bad) == (ProbeAnswer.BAD, ProbeAnswer.GOOD):
+            what += "; the sides are swapped: it was made good in between"
+        elif bad is ProbeAnswer.BAD and good in {ProbeAnswer.BAD, ProbeAnswer.OTHER}:
+            what += "; both sides fail: name an older good night"
+        elif bad is ProbeAnswer.GOOD:
+            what += "; the failure does not come again: the machine, or packages that changed"
+        raise _End("not reproduced", what)
+
+    def nights(self, nights: Sequence[NightSet]) -> tuple[str, dict[str, Any]]:
+        """Return the culprit between the first and the last: in a sentence, and its fields."""
+        if not self.asked.good:
+            nights = self._reached(nights)
+        self._ends(nights[0].side, nights[-1].side)
+        first, last = self._between([item.side for item in nights])
+        good, bad = nights[first], nights[last]
+        inputs = [n for n in INPUTS if _change(good.recipe, bad.recipe, n)]
+        if not inputs:
+            raise _End(
+                "range",
+                f"the sets of {good.night} and {bad.night} were made of the same inputs: their "
+                "build does not come out the same twice",
+            )
+        self.told.append(f"between {good.night} and {bad.night} changed: {', '.join(inputs)}")
+        mixed = (_mixed(good, bad, inputs[:n]) for n in range(1, len(inputs)))
+        sides = [good.side, *mixed, bad.side]
+        first, last = self._between(sides)
+        names = inputs[first:last]
+        self.pair = sides[first], sides[last]
+        if first:
+            self.told.append(f"tried with {', '.join(inputs[:first])} of {bad.night}")
+        changed = {name: _change(good.recipe, bad.recipe, name) for name in names}
+        about = " or ".join(f"{name} ({change})" for name, change in changed.items())
+        links = (url for what, _, url in truth.ranges(bad.recipe, good.recipe) if what in names)
+        fields: dict[str, Any] = {"input": ", ".join(names), "link": next(links, "")}
+        if len(names) > 1:
+            self.state = "range"
+        if names == ["JAX"] and all(r.jax_repository for r in (good.recipe, bad.recipe)):
+            return self._of_jax(good, bad, inputs[:first], fields)
+        return about, fields
+
+    def _reached(self, nights: Sequence[NightSet]) -> Sequence[NightSet]:
+        """Go back in growing steps to a set that passes; the last that failed is the bad end."""
+        self.judge(nights[-1].side)  # whose failure is looked for
+        step = 1
+        while len(nights) > 1:
+            at = max(0, len(nights) - 1 - step)
+            answer = self.judge(nights[at].side)
+            if answer is ProbeAnswer.GOOD:
+                return nights[at:]
+            if answer is not ProbeAnswer.BAD:
+                self._skipped(nights[at].side, answer)
+            is_bad = answer is ProbeAnswer.BAD
+            nights = nights[: at + 1] if is_bad else [*nights[:at], *nights[at + 1 :]]
+            step *= 2
+        raise _End("not reproduced", f"no kept night before {nights[-1].night} passes")
+
+    def _between(self, sides: Sequence[Side]) -> tuple[int, int]:
+        """Return two neighbours in a line, of which the first passes and the second fails.
+
+        What lies between them then could not be tried.
+        """
+        low, high, untried = 0, len(sides) - 1, set[int]()
+        while inner := [n for n in range(low + 1, high) if n not in untried]:
+            middle = min(inner, key=lambda n: abs(2 * n - low - high))
+            answer = self.judge(sides[middle])
+            if answer is ProbeAnswer.GOOD:
+                low = middle
+            elif answer is ProbeAnswer.BAD:
+                high = middle
+            else:
+                untried.add(middle)
+                self._skipped(sides[middle], answer)
+        return low, high
+
+    def _skipped(self, side: Side, answer: ProbeAnswer) -> None:
+        self.told.append(
+            f"stepped around {side.label}: {answer.value}: {self.tried[side.label].why}"
+        )
+
+    def _of_jax(
+        self, good: NightSet, bad: NightSet, moved: Sequence[str], fields: dict[str, Any]
+    ) -> tuple[str, dict[str, Any]]:
+        """Return which commit of JAX between two sets it is, or which it may be."""
+        low, high = good.recipe.jax_commit, bad.recipe.jax_commit
+        known = {low: self.pair[0], high: self.pair[1]}
+        with git.history(_commits(good.recipe, bad.recipe), runner=self._runner) as ask:
+
+            def side(commit: str) -> Side:
+                return known.get(commit) or _mixed(good, bad, moved, commit)
+
+            left = self._bisected(ask, low, high, side)
+            self.log = ask("bisect", "log")
+            commits = tuple(_commit(ask, item, bad.recipe.jax_repository) for item in left)
+            fields |= {"commits": commits, "link": ""}
+            culprit = side(left[0])
+            if len(left) > 1:
+                self.state, self.pair = "range", (self.pair[0], culprit)
+                return f"one of {count(len(left), 'commit')} of JAX", fields
+            parents = ask("rev-list", "--parents", "-n1", left[0]).split()[1:]
+            answers = [self.judge(side(item), self.asked.confirm) for item in (left[0], parents[0])]
+            if answers[0] is not ProbeAnswer.BAD or answers[1] in {
+                ProbeAnswer.BAD,
+                ProbeAnswer.FLAKY,
+            }:
+                words = ", ".join(answer.value for answer in answers)
+                raise _End("unsteady", f"{left[0][:12]} and its parent did not repeat: {words}")
+            if answers[1] is not ProbeAnswer.GOOD:
+                self._skipped(side(parents[0]), answers[1])
+            self.pair = self.pair[0], culprit
+            merge = ", a merge whose parents pass" if len(parents) > 1 else ""
+            return f"JAX {left[0][:12]}{merge}", fields
+
+    def _bisected(
+        self, ask: Callable[..., str], low: str, high: str, side: Callable[[str], Side]
+    ) -> list[str]:
+        """Return what `git bisect` leaves: the first bad commit, or that and what may be it."""
+
+        def tell(*words: str) -> None:
+            with suppress(CommandError):  # its status says no more than its refs do
+                ask("bisect", *words)
+
+        ask("update-ref", "--no-deref", "HEAD", high)
+        ask("bisect", "start", "--no-checkout", high, low)
+        first, asked = list[str](), {low, high}
+        if suspect := self.asked.suspect:
+            try:
+                line = ("rev-list", "-n2", "--first-parent", "--end-of-options", suspect)
+                first = ask(*line).split()
+            except CommandError as exc:
+                why = f"{suspect}: no commit before the bad night's"
+                raise ConfigError(why, hint="check --suspect") from exc
+        while True:
+            span = ("rev-list", "refs/bisect/bad", "--not", "--glob=refs/bisect/good-*")
+            left = ask(*span).split()
+            if not left:
+                raise _End(
+                    "not reproduced",
+                    f"where the histories of {low[:12]} and {high[:12]} part, the test fails "
+                    "already: it was made good on the side of the good night",
+                )
+            first = [item for item in first if item in left and item not in asked]
+            commit = first[0] if first else ask("rev-parse", "BISECT_HEAD")
+            if asked.issuperset(left) or commit in asked:
+                return left
+            asked.add(commit)
+            one = side(commit)
+            answer = self.judge(one)
+            tell({ProbeAnswer.GOOD: "good", ProbeAnswer.BAD: "bad"}.get(answer, "skip"), commit)
+            if answer not in STEADY:
+                self._skipped(one, answer)
+
+
+def _words(recipe: WheelRecipe, name: str) -> tuple[str, ...]:
+    """Return the words of a build that name an input."""
+    if name != "settings":
+        return tuple(w for w in recipe.argv[1:] if w.partition("=")[0] in INPUTS[name])
+    return without(recipe.argv[1:], *OWN, *(word for words in INPUTS.values() for word in words))
+
+
+def _change(old: WheelRecipe, new: WheelRecipe, name: str) -> str:
+    """Return what differs in an input; "" for nothing."""
+
+    def of(recipe: WheelRecipe) -> str:
+        return {
+            "rocwheel": recipe.tool,
+            "settings": " ".join(_words(recipe, "settings")),
+            "image": recipe.image,
+            "ROCm": f"{recipe.rocm_version or recipe.rocm} {recipe.rocm_sha256[:12]}".strip(),
+            "JAX": recipe.jax_commit[:12],
+        }[name]
+
+    return f"{of(old) or 'none'} → {of(new) or 'none'}" if of(old) != of(new) else ""
+
+
+def _mixed(good: NightSet, bad: NightSet, moved: Sequence[str], jax: str = "") -> Side:
+    """Return a set to build: of the good night, but for what moved to the bad night's, and JAX."""
+    of = {name: bad.recipe if name in moved else good.recipe for name in INPUTS}
+    words = {name: _words(recipe, name) for name, recipe in of.items()}
+    own, rocm = of["JAX"], of["ROCm"]
+    commit, where = own.jax_commit, own.jax_repository
+    if jax:
+        words["JAX"], commit, where = (CHECKOUT,), jax, bad.recipe.jax_repository
+    is_fetched = CHECKOUT in words["JAX"]
+    label = f"JAX {jax[:12]}" if jax else f"{good.night} with {', '.join(moved)} of {bad.night}"
+    build = replace(
+        bad.build,
+        argv=("dist_wheels", *(word for each in words.values() for word in each)),
+        repository=where if is_fetched else "",
+        commit=commit if is_fetched else "",
+    )
+    suffix = f"+rocm{rocm.rocm_version}"
+    return Side(label=label, gate=bad.side.gate, build=build, rocm=rocm.rocm, suffix=suffix)
+
+
+def _commits(*recipes: WheelRecipe) -> dict[str, list[str]]:
+    """Return the commits of JAX by repository."""
+    every = {(recipe.jax_repository, recipe.jax_commit) for recipe in recipes}
+    return {where: [c for there, c in every if there == where] for where, _ in every}
+
+
+def _commit(ask: Callable[..., str], commit: str, repository: str) -> Commit:
+    author, title = ask("log", "-1", "--format=%an%x00%s", commit).split("\0")
+    where = git.public(repository)
+    link = f"{where}/commit/{commit}" if where.startswith("https://github.com/") else ""
+    return Commit(commit=commit, author=author, title=title, link=link)
+
+
+def interval(failed: int, tries: int) -> tuple[float, float]:
+    """Return where a rate lies with 95 % certainty (Wilson's score interval)."""
+    z, rate = 1.96, failed / tries
+    middle = rate + z * z / (2 * tries)
+    width = z * math.sqrt(rate * (1 - rate) / tries + z * z / (4 * tries * tries))
+    scale = 1 + z * z / tries
+    return max(0.0, (middle - width) / scale), min(1.0, (middle + width) / scale)
+
+
+def estimate(nights: Sequence[NightSet], confirm: int, runner: Runner) -> dict[str, int]:
+    """Return how many gates and builds it takes at most, and how many commits lie between."""
+    good, bad = nights[0].recipe, nights[-1].recipe
+    inputs = [name for name in INPUTS if _change(good, bad, name)]
+    commits = 0
+    if "JAX" in inputs and good.jax_repository and bad.jax_repository:
+        with git.history(_commits(good, bad), runner=runner) as ask:
+            commits = int(ask("rev-list", "--count", bad.jax_commit, f"^{good.jax_commit}"))
+    builds = _steps(len(inputs)) + (_steps(commits) + 1 if commits else 0)
+    gates = 2 * confirm + _steps(len(nights) - 1) + builds + 2 * (confirm if commits else 0)
+    return {"sets": len(nights), "commits": commits, "builds": builds, "gates": gates}
+
+
+def _steps(number: int) -> int:
+    return math.ceil(math.log2(number)) if number > 1 else 0

@@ -1,0 +1,195 @@
+"""Probes: one test against one wheel set, as cells of a plan that an engine of nights runs.
+
+They lie in a store of their own, `<store>/bisect`, so that what is built for one is never staged,
+shown or promoted with the sets of nights. Its name is the digest of what it builds and asks: the
+same question finds its answer, whoever asked it first and however often its process was killed.
+"""
+
+import enum
+import re
+from collections.abc import Callable, Sequence
+from contextlib import suppress
+from datetime import datetime
+from typing import Final
+
+from rocwheel import __version__
+from rocwheel.base import files
+from rocwheel.base.errors import ConfigError, HostError
+from rocwheel.base.values import Plain, canonical_json, replace
+from rocwheel.base.versions import timestamp
+from rocwheel.gate import subject
+from rocwheel.night import standing
+from rocwheel.night.standing import CellStanding
+from rocwheel.records.results import Outcome
+from rocwheel.records.verdict import FIRST_EXIT_CODE, SILENT, State
+from rocwheel.release.ledger.nights import Book, Cell, NightPlan, Nights, Order
+
+FOLDER: Final = "bisect"  # below a channel's store
+STORE: Final = ("--channel", "--store", "--channels-file")  # words that name one
+FAILED: Final = frozenset({Outcome.CRASHED, Outcome.TIMED_OUT, Outcome.FAILED})
+VARIABLE: Final = re.compile(r"0x[0-9a-f]+|[0-9a-f]{8,}|[0-9]+")  # of a message, from run to run
+
+
+class Side(Plain, frozen=True, kw_only=True):
+    """A wheel set that a test is tried against: of a night, or built for the probe."""
+
+    label: str
+    gate: Cell  # that tried it, or would have
+    manifest: str = ""  # of a night's own set
+    build: Cell | None = None  # without staging and suffix; what makes any other set
+    rocm: str = ""  # its source
+    suffix: str = ""  # that begins the local version of what is built
+
+    @property
+    def identity(self) -> str:
+        """What is built: the same digest is the same set."""
+        build = self.build
+        about = [build.argv, build.repository, build.commit] if build else [self.manifest]
+        return files.sha256(canonical_json([__version__, *about]))
+
+
+class ProbeAnswer(enum.Enum):
+    """What a probe says of a set."""
+
+    GOOD = "good"
+    BAD = "bad"
+    OTHER = "another failure"
+    FLAKY = "flaky"
+    NOT_BUILT = "not built"
+    ABSENT = "no such test"
+    NO_SET = "no such set"
+
+
+class Run(Plain, frozen=True, kw_only=True):
+    """One probe that ended."""
+
+    answer: ProbeAnswer
+    why: str = ""
+    probe: str = ""  # its plan
+    manifest: str = ""
+    took: int = 0  # milliseconds
+
+    @property
+    def signature(self) -> str:
+        """How it failed, without what differs from run to run."""
+        return VARIABLE.sub("#", self.why)
+
+
+class Probes(Plain, frozen=True, kw_only=True):
+    """The probes of one test in a store; `run` has an engine run a plan until it is settled."""
+
+    nights: Nights
+    test: str
+    by: str
+    run: Callable[[str], None]
+    now: Callable[[], datetime]
+
+    def __call__(self, side: Side, number: int) -> Run:
+        """Return how the test did in its n-th probe against a set, from the store if it is there.
+
+        Raises HostError where a machine kept it from ending, and StoreError.
+        """
+        manifest, took = side.manifest, 0
+        if side.build:
+            name = f"set-{side.identity[:16]}"
+            built = self._settled(name, self._build(side, side.build))
+            took = built.last.milliseconds if built.last else 0
+            manifest = built.manifest
+            if not manifest:
+                return Run(answer=ProbeAnswer.NOT_BUILT, why=built.reason, probe=name, took=took)
+        words = self.words(side, manifest)
+        name = f"probe-{files.sha256(canonical_json([__version__, *words, number]))[:16]}"
+        gate = replace(
+            side.gate,
+            name="gate.probe",
+            kind="gate",
+            argv=(*words, "--output={scratch}/results"),
+            after=(),
+            settled=(),
+            shard="",
+            kept="",
+            why="bisect",
+        )
+        tried = self._settled(name, gate)
+        took += tried.last.milliseconds if tried.last else 0
+        answer, why = _answer(tried)
+        return Run(answer=answer, why=why, probe=name, manifest=manifest, took=took)
+
+    def words(self, side: Side, manifest: str) -> tuple[str, ...]:
+        """Return the words of a gate of the one test against a set."""
+        gone = ("--manifest", "--shard", "--rocm", "--output", *(STORE if side.build else ()))
+        place = (f"--store={self.nights.store.url}",) if side.build else ()
+        kept = without(side.gate.argv, *gone)
+        rocm = subject.rocm_option(side.rocm)
+        return (*kept, *place, *rocm, f"--manifest={manifest}", f"--test={self.test}")
+
+    def _build(self, side: Side, build: Cell) -> Cell:
+        own = tuple(word for word in side.gate.argv if word.startswith("--family-file="))
+        place = (f"--family={side.gate.family}", *own, f"--store={self.nights.store.url}")
+        suffix = f"--wheel-suffix={side.suffix}.p{side.identity[:8]}"
+        return replace(
+            build,
+            name="build.probe",
+            argv=(*build.argv, suffix, "--wheelhouse={wheelhouse}"),
+            stages=(("stage", "{wheelhouse}", *place),),
+            kept="",
+            why="bisect",
+        )
+
+    def _settled(self, name: str, cell: Cell) -> CellStanding:
+        """Return where the one cell of a plan stands once it has ended."""
+        book = self._book(name, cell)
+        one = standing.stand(book)[cell.name]
+        if one.settled and one.state in SILENT:  # the machine again, where another one did not help
+            about = {"by": self.by, "reason": "the bisect goes on", "time": timestamp(self.now())}
+            order = Order(action="retry", cell=cell.name, seen=len(one.attempts), **about)
+            self.nights.order(name, order)
+        if not one.settled or one.state in SILENT:
+            self.run(name)
+            one = standing.stand(self.nights.book(name))[cell.name]
+        if not one.settled or one.state is None or one.state in SILENT:
+            raise HostError(
+                f"{name}: {one.word}: {one.reason}", hint="run the same command again: it goes on"
+            )
+        return one
+
+    def _book(self, name: str, cell: Cell) -> Book:
+        with suppress(ConfigError):  # there is none, or another machine adds it now
+            return self.nights.book(name)
+        plan = NightPlan(
+            night=name,
+            made=timestamp(self.now()),
+            by=self.by,
+            tool=__version__,
+            target=(f"--store={self.nights.store.url}",),
+            recipes=(),
+            cells=(cell,),
+        )
+        with suppress(ConfigError):
+            self.nights.add(plan)
+        return self.nights.book(name)
+
+
+def _answer(tried: CellStanding) -> tuple[ProbeAnswer, str]:
+    """Return what a gate of one test says of its set, and why."""
+    last = tried.last
+    worst = last.worst if last else None
+    if worst and worst.outcome in FAILED:
+        return ProbeAnswer.BAD, f"{worst.outcome.value}: {worst.message}"
+    if worst and worst.outcome is Outcome.FLAKY:
+        return ProbeAnswer.FLAKY, worst.message
+    if worst and worst.outcome is Outcome.PASSED:
+        return ProbeAnswer.GOOD, ""
+    if worst or tried.state in {State.NOTHING_RAN, State.TOO_FEW_RAN}:
+        return ProbeAnswer.ABSENT, worst.outcome.value if worst else tried.reason
+    if last and 0 < last.exit_code < FIRST_EXIT_CODE:  # such as a set that is withdrawn
+        return ProbeAnswer.NO_SET, last.reason
+    return (
+        ProbeAnswer.BAD,
+        f"{tried.word}: {tried.reason}",
+    )  # its wheels cannot be installed, or import
+
+
+def without(argv: Sequence[str], *names: str) -> tuple[str, ...]:
+    """Return words without these options, which are written `--name=value`."""
+    return tuple(word for word in argv if word.partition("=")[0] not in names)

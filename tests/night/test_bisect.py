@@ -1,0 +1,333 @@
+"""The search for a commit: real histories and git's own choice, with played probes."""
+
+from __future__ import annotations
+
+import json
+import math
+import os
+import random
+import shlex
+import signal
+import subprocess
+from contextlib import suppress
+from typing import NamedTuple
+
+import pytest
+from support.night import PROGRAM, SETTINGS, World
+
+from rocwheel.base.process import HostRunner
+from rocwheel.base.store.opening import open_store
+from rocwheel.night import bisect
+from rocwheel.night.bisect import BisectRequest, NightSet
+from rocwheel.night.probes import ProbeAnswer, Run, Side
+from rocwheel.records.verdict import State
+from rocwheel.release.ledger.nights import Cell, Nights, WheelRecipe
+
+pytestmark = pytest.mark.xdist_group("bisect")
+KILLS = int(os.environ.get("NIGHT_KILLS", "2"))  # 10 in the whole campaign
+
+
+class History:
+    """A repository of 30 commits, of which every fifth merges a branch of two."""
+
+    def __init__(self, folder) -> None:
+        self.folder = folder
+        self.git("init", "-q", "--bare", str(folder))
+        self.git("config", "uploadpack.allowFilter", "true")
+        tree = self.git("hash-object", "-t", "tree", "-w", "--stdin")
+        self.commits: list[str] = []
+        self.merges: list[str] = []
+        for number in range(30):
+            parents = self.commits[-1:]
+            if number and number % 5 == 0:  # the last two become a branch beside the main line
+                parents = [self.commits[-3], self.commits[-1]]
+            words = [word for parent in parents for word in ("-p", parent)]
+            self.commits.append(self.git("commit-tree", tree, *words, "-m", f"change {number}"))
+            self.merges += self.commits[-1:] if len(parents) > 1 else []
+        self.git("update-ref", "refs/heads/main", self.commits[-1])
+
+    def git(self, *words: str) -> str:
+        who = ("-c", "user.name=Ann", "-c", "user.email=a@b")
+        place = [] if words[0] == "init" else ["-C", str(self.folder)]
+        done = subprocess.run(
+            ["git", *who, *place, *words], input="", text=True, capture_output=True, check=True
+        )
+        return done.stdout.strip()
+
+    def has(self, culprit: str, commit: str) -> bool:
+        words = ["git", "-C", str(self.folder), "merge-base", "--is-ancestor", culprit, commit]
+        return subprocess.run(words, check=False).returncode == 0
+
+
+@pytest.fixture(scope="module")
+def history(tmp_path_factory):
+    return History(tmp_path_factory.mktemp("history") / "jax.git")
+
+
+def night(history, name, commit, rocm="1", tool="t"):
+    argv = (
+        "dist_wheels",
+        f"--therock-path=https://host/{rocm}.tar.gz",
+        bisect.CHECKOUT,
+        "--locked",
+    )
+    recipe = WheelRecipe(
+        name="set", inputs="", jax="main", jax_repository=f"file://{history.folder}",
+        jax_commit=commit, rocm=f"https://host/{rocm}.tar.gz", rocm_version=f"7.{rocm}",
+        rocm_sha256=rocm * 64, image="", families=("gfx90a",), pythons=("3.12",), argv=argv,
+        manifest=f"{name}-set", tool=tool,
+    )  # fmt: skip
+    gate = Cell(name="gate", kind="gate", argv=("gate", "--suite=unit"), family="gfx90a")
+    build = Cell(name="build", kind="build", argv=argv)
+    side = Side(label=f"night {name}", gate=gate, manifest=f"{name}-set", rocm=recipe.rocm)
+    return NightSet(night=name, side=side, recipe=recipe, build=build)
+
+
+class At(NamedTuple):
+    """What a set was built of."""
+
+    commit: str
+    rocm: str
+
+
+class Played:
+    """Probes of a world in which it is known what is bad."""
+
+    def __init__(self, nights, is_bad, broken=(), message="assert 1 == 2") -> None:
+        self.recipes = {item.side.manifest: item.recipe for item in nights}
+        self.is_bad, self.broken, self.message = is_bad, broken, message
+        self.builds: list[str] = []
+
+    def __call__(self, side: Side, number: int) -> Run:  # noqa: ARG002
+        commit, rocm = self.of(side)
+        if side.build and side.identity not in self.builds:
+            self.builds.append(side.identity)
+        if side.build and commit in self.broken:
+            return Run(answer=ProbeAnswer.NOT_BUILT, why="Bazel failed")
+        if self.is_bad(At(commit, rocm)):
+            return Run(answer=ProbeAnswer.BAD, why=self.message, manifest=side.identity)
+        return Run(answer=ProbeAnswer.GOOD, manifest=side.identity)
+
+    def of(self, side: Side) -> tuple[str, str]:
+        if not side.build:
+            recipe = self.recipes[side.manifest]
+            return recipe.jax_commit, recipe.rocm
+        return side.build.commit, side.rocm
+
+
+def find(nights, ask, suspect="", good="a"):
+    asked = BisectRequest(test="t.py::test_a", good=good, bad="b", suspect=suspect)
+    return bisect.find(
+        asked, nights, [], ask,
+        line=lambda _, manifest: f"gate {manifest}", runner=HostRunner({}), note=lambda _: None,
+    )  # fmt: skip
+
+
+@pytest.mark.parametrize("seed", range(4))
+def test_a_commit_at_any_place_is_found_with_few_builds(history, seed):
+    """Also a merge, and a commit on a branch."""
+    place = random.Random(seed).choice([history.commits[1:], history.merges][seed % 2])
+    ends = [night(history, "a", history.commits[0]), night(history, "b", history.commits[-1])]
+    ask = Played(ends, lambda at: history.has(place, at.commit))
+    found = find(ends, ask)
+    assert (found.state, found.commits[0].commit) == ("found", place), found
+    assert found.commits[0].author == "Ann"
+    assert len(ask.builds) <= math.ceil(math.log2(29)) + 4
+    manifests = {item.set: item.manifest for item in found.tried}
+    assert found.bad == f"gate {manifests.get(f'JAX {place[:12]}', 'b-set')}"
+    assert found.good != found.bad
+    assert "git bisect" in found.log
+
+
+def test_commits_that_do_not_build_are_stepped_around_or_told_as_a_range(history):
+    ends = [night(history, "a", history.commits[0]), night(history, "b", history.commits[-1])]
+    culprit = history.commits[17]
+    ask = Played(ends, lambda at: history.has(culprit, at.commit), broken=set(history.commits[2:5]))
+    assert find(ends, ask).commits[0].commit == culprit
+
+    ask = Played(
+        ends, lambda at: history.has(culprit, at.commit), broken=set(history.commits[16:18])
+    )
+    found = find(ends, ask)
+    assert found.state == "range"
+    assert {item.commit for item in found.commits} == set(history.commits[16:19])
+    assert "not built: Bazel failed" in " ".join(found.told)
+
+
+def test_a_suspect_and_its_parent_are_enough(history):
+    ends = [night(history, "a", history.commits[0]), night(history, "b", history.commits[-1])]
+    ask = Played(ends, lambda at: history.has(history.commits[22], at.commit))
+    assert find(ends, ask, suspect=history.commits[22]).state == "found"
+    assert len(ask.builds) == 2
+
+
+def test_kept_sets_come_first_then_the_input_and_without_a_good_night_it_goes_back(history):
+    nights = [
+        night(history, name, history.commits[3 * number], str(number // 3))
+        for number, name in enumerate("abcdefg")
+    ]
+    ask = Played(nights, lambda at: at.rocm > "https://host/1")
+    found = find(nights, ask)
+    assert (found.state, found.input) == ("found", "ROCm")
+    assert "7.1 1" in found.about
+    assert len(ask.builds) == 1, "old JAX on new ROCm; the nights are narrowed without a build"
+
+    ask = Played(nights, lambda at: history.has(history.commits[5], at.commit))
+    found = find(nights, ask, good="")
+    assert found.commits[0].commit == history.commits[5]
+    assert [item.set for item in found.tried][:4] == [f"night {name}" for name in "gfda"]
+
+    both = [nights[0], nights[3]]  # JAX and ROCm moved: it is a commit
+    ask = Played(both, lambda at: history.has(history.commits[5], at.commit))
+    assert find(both, ask).commits[0].commit == history.commits[5]
+
+
+def test_another_failure_is_not_taken_for_the_first(history):
+    ends = [night(history, "a", history.commits[0]), night(history, "b", history.commits[-1])]
+    culprit, other = history.commits[20], history.commits[8]
+
+    class Two(Played):
+        def __call__(self, side, number):
+            run = super().__call__(side, number)
+            commit = self.of(side)[0]
+            is_other = history.has(other, commit) and not history.has(culprit, commit)
+            return Run(answer=ProbeAnswer.BAD, why="segmentation fault") if is_other else run
+
+    found = find(ends, Two(ends, lambda at: history.has(culprit, at.commit)))
+    assert found.state == "range"
+    assert {item.commit for item in found.commits} == set(history.commits[8:21])
+    assert "another failure" in " ".join(found.told)
+
+
+@pytest.mark.parametrize("rate", [0.1, 0.5])
+def test_a_flaky_test_gives_a_rate_or_is_not_reproduced_and_never_a_culprit(history, rate):
+    ends = [night(history, "a", history.commits[0]), night(history, "b", history.commits[-1])]
+    named = 0
+    for seed in range(40):
+        chance = random.Random(seed)
+        found = find(ends, Played(ends, lambda _, chance=chance: chance.random() < rate))
+        named += found.state in {"found", "range"}
+        assert "%" in found.about or found.state != "unsteady"
+    assert named == 0
+
+
+@pytest.mark.parametrize(
+    ("bad", "why"),
+    [
+        (lambda _: True, "both sides fail"),
+        (lambda _: False, "does not come again"),
+        (lambda c: c == 0, "swapped"),
+    ],
+)
+def test_ends_that_are_not_as_said_end_it_at_once(history, bad, why):
+    ends = [night(history, "a", history.commits[0]), night(history, "b", history.commits[-1])]
+    found = find(ends, Played(ends, lambda at: bad(history.commits.index(at.commit))))
+    assert found.state == "not reproduced"
+    assert why in found.about
+    assert not found.commits
+
+
+# --- through the command line, on the engine of this machine: wheels and gates are played ----------
+
+
+@pytest.fixture(scope="module")
+def world(tmp_path_factory):
+    """Two nights, between which the source and ROCm changed; every test here asks of another."""
+    tmp_path = tmp_path_factory.mktemp("nights")
+    made = World(tmp_path, (tmp_path / "store").as_uri())
+    made.plan("one", check=True)
+    assert made.local("one").code == 0
+    (tmp_path / "source" / "file").write_text("another source")
+    newer = tmp_path / "therock-dist-linux-gfx90a-7.2.0.tar.gz"
+    newer.write_bytes(b"newer ROCm")
+    text = SETTINGS.replace("gfx90a-7.1.0", "gfx90a-7.2.0")
+    made.settings(text.format(families="gfx90a", suffix="+rocm7.2", quarantine=3))
+    made.script(gate={"*unit*": "fail"}, rocm={"*-7.2.0*": "fail"})
+    made.plan("two", check=True)
+    assert made.local("two").code == 5
+    return made
+
+
+def words(test: str, *more: str, good: str = "one", bad: str = "two") -> tuple[str, ...]:
+    return (f"--test=t.py::{test}", f"--good={good}", f"--bad={bad}", f"--program={PROGRAM}", *more)
+
+
+def probes(world) -> dict[str, list[str]]:
+    """What became of every attempt at every probe that ended by itself."""
+    nights = Nights(open_store(f"{world.store}/bisect"))
+    return {
+        name: [
+            item.ended.state.value
+            for tries in nights.book(name).attempts.values()
+            for item in tries
+            if item.ended and not item.ended.written_by and item.ended.state is not State.NOT_RUN
+        ]
+        for name in nights.names()
+    }
+
+
+@pytest.mark.parametrize(
+    ("asked", "told"),
+    [
+        (words("test_a", good="two", bad="one"), "two: is not before one"),
+        (words("test_a", bad="three"), "three: no such night"),
+        (words("test_a", "--suite=e2e", "--family=gfx942"), "0 gates may be meant"),
+    ],
+)
+def test_wrong_words_are_one_error(world, asked, told):
+    done = world.nightly("bisect", *asked)
+    assert done.code == 3
+    assert told in done.err
+    assert not probes(world)
+
+
+def test_it_is_estimated_then_found_kept_and_shown(world):
+    asked = words("test_a")
+    before = sorted((world.folder / "store").rglob("*"))
+    most = json.loads(world.nightly("bisect", "--dry-run", "--json", *asked, check=True).out)
+    assert (most["sets"], most["builds"], most["gates"]) == (2, 1, 7)
+    assert before == sorted((world.folder / "store").rglob("*"))
+
+    done = world.nightly("bisect", "--json", *asked)
+    assert done.code == 0, done.err
+    found = json.loads(done.out)
+    assert (found["state"], found["input"]) == ("found", "ROCm")
+    assert [(item["set"], item["answer"]) for item in found["tried"]] == [
+        ("night two", "bad"), ("night one", "good"), ("one with ROCm of two", "bad"),
+    ]  # fmt: skip
+    assert {name for states in probes(world).values() for name in states} == {"pass", "fail"}
+    for side, code in (("good", 0), ("bad", State.FAIL.exit_code)):  # the lines that show both
+        line = shlex.split(found[side])
+        assert world.run(*line[line.index("gate") :]).code == code, found[side]
+    (kept,) = (world.folder / "store" / "_rocwheel" / "nights" / "two" / "bisects").iterdir()
+    assert json.loads(kept.read_bytes()) == found
+    again = world.nightly("bisect", *asked)
+    assert "found: ROCm (7.1.0" in again.out
+    assert "start" not in again.err, "nothing runs again"
+    status = world.run("--json", "status", "--family=gfx90a", *world.target, check=True)
+    assert len(json.loads(status.out)["sets"]) == 2, "what was built for it is nowhere else"
+
+
+@pytest.mark.soak
+def test_killed_at_any_moment_it_goes_on_and_no_probe_ends_twice(world):
+    chance = random.Random(7)
+    for _ in range(KILLS):
+        started = world.start("nightly", "bisect", *words("test_killed"), *world.target)
+        with suppress(subprocess.TimeoutExpired):
+            started.wait(chance.uniform(0.5, 6))
+        os.killpg(started.pid, signal.SIGKILL)
+        started.communicate()
+    done = world.nightly("bisect", *words("test_killed"))
+    assert done.code == 0, done.err
+    assert "found: ROCm (7.1.0" in done.out
+    assert {len(states) for states in probes(world).values()} == {1}, "also those of other tests"
+
+
+@pytest.mark.soak
+def test_a_machine_that_fails_is_told_and_asked_again_by_the_same_command(world):
+    world.script(rocm={"*-7.2.0*": "infra"})
+    done = world.nightly("bisect", *words("test_machine"))
+    assert done.code == 8
+    assert "run the same command again" in done.err
+    world.script(rocm={"*-7.2.0*": "fail"})
+    assert world.nightly("bisect", *words("test_machine")).code == 0
