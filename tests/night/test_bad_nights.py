@@ -169,7 +169,9 @@ def night(
         said = {"cell": cell.name, "plan": digest, "host": "h", "engine": engine}
         number = nights.begin(
             name,
-            Begun(token=cell.name, time=timestamp(made), seen=standing.told(book, cell), **said),
+            Begun(
+                token=cell.name, time=timestamp(made), seen=standing.ends_seen(book, cell), **said
+            ),
         )
         if state is None:
             silent(nights, name, cell.name, number)

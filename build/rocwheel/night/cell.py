@@ -1,8 +1,8 @@
-"""One cell, on whatever machine: take a number, run its command, say how it ended.
+"""Runs one cell, on any machine: takes a number, runs its command, records how it ended.
 
-Every engine starts cells by `nightly cell`, so this is what happens on all of them. The command of
-the cell is a process of its own: whatever ends it, this one records the end. While it runs, the
-attempt renews its lease. A build stages what it built, so that wheels leave its machine once.
+Every engine starts cells by `nightly cell`, so this happens on all of them. The command of the cell
+is a separate process: however it ends, this one records the end. While it runs, the attempt renews
+its lease. A build stages what it built, so that wheels leave its machine once.
 """
 
 from __future__ import annotations
@@ -83,9 +83,9 @@ class Worker(Plain, frozen=True, kw_only=True):
 
 
 class Signals:
-    """Signals that end a cell or an engine from outside: how many came, and the first's reason.
+    """Signals that end a cell or an engine from outside: their number, and the first's reason.
 
-    An engine drains at the first SIGINT; everything else stops it at once.
+    An engine drains at the first SIGINT; every other signal stops it at once.
     """
 
     def __init__(self, *, has_leash: bool = False) -> None:
@@ -97,7 +97,7 @@ class Signals:
             threading.Thread(target=self._watch_leash, daemon=True).start()
 
     def tell(self, reason: str, *, at_once: bool = True) -> None:
-        """Note a signal; a second one stops whatever it is."""
+        """Note a signal; a second one stops the cell at once."""
         self.reason = self.reason or reason
         self.came += 1
         self.stops = at_once or self.came > 1
@@ -159,10 +159,10 @@ class _Lease(threading.Thread):
 
 
 def run(nights: Nights, night: str, name: str, worker: Worker, signals: Signals) -> Ended | None:
-    """Run a cell and record it; None when there was nothing to do, or Slurm says how it ended.
+    """Run a cell and record it; None when there was nothing to do, or Slurm records the end.
 
-    Raises HostError on a host that gets no more cells, InterruptError when it was ended from
-    outside (which is recorded), ConfigError for an unknown cell.
+    Raises HostError on a host that gets no more cells, InterruptError after a signal from outside
+    (which is recorded), ConfigError for an unknown cell.
     """
     book = nights.book(night)
     cell = book.plan.cell(name)
@@ -183,7 +183,7 @@ def run(nights: Nights, night: str, name: str, worker: Worker, signals: Signals)
         host=worker.host,
         engine=worker.engine,
         job=worker.job or (owner() if worker.engine == "local" else ""),
-        seen=standing.told(book, cell),
+        seen=standing.ends_seen(book, cell),
         time=timestamp(now()),
     )
     number = _begin(nights, night, begun, where)
@@ -212,7 +212,7 @@ def run(nights: Nights, night: str, name: str, worker: Worker, signals: Signals)
 
 
 def _insist(write: Callable[[], _T], worker: Worker, signals: Signals) -> _T:
-    """Write again while the store is away: hours of work are not lost for its minutes."""
+    """Repeat a write while the store is away for minutes, so that hours of work are not lost."""
     here = worker.here
     until = here.clock() + AWAY
     while True:
@@ -245,7 +245,7 @@ def _why_not(book: Book, standings: dict[str, CellStanding], cell: Cell, worker:
         mark = book.quarantined[worker.host]
         raise HostError(
             f"{worker.host}: gets no more cells since {mark.time}: {mark.reason}",
-            hint=f"when it is mended: `nightly clear {worker.host} --reason …`",
+            hint=f"once it is repaired: `nightly clear {worker.host} --reason …`",
         )
     if held := standing.stopped(book.orders):
         return f"not run: the night was stopped by {held.by}: {held.reason}"
@@ -297,7 +297,7 @@ def filled(
 
 @dataclass(frozen=True)
 class _Attempt:
-    """One attempt: where it is made, and at what."""
+    """One attempt at a cell on a machine."""
 
     nights: Nights
     night: str
@@ -309,12 +309,12 @@ class _Attempt:
     started: float = field(default_factory=time.monotonic)
 
     def ended(self, state: State, reason: str = "", **fields: Any) -> Ended:
-        """Return the record of an end that is now."""
+        """Return the record of an end at this moment."""
         seconds = time.monotonic() - self.started
         return end_of(self.begun, self.worker, seconds, state=state, reason=reason, **fields)
 
     def work(self) -> tuple[Ended, bytes]:
-        """Do what the cell is for; whatever goes wrong is an end. The log comes with it."""
+        """Carry out the cell; every failure is an end. Return it with the log."""
         try:
             self.worker.scratch.mkdir(parents=True, exist_ok=True)
             with TemporaryDirectory(
@@ -375,7 +375,7 @@ class _Attempt:
         return replace(ended, manifest=str(document["manifest"]))
 
     def _kept(self) -> Path:
-        """Return where the wheels of a build lie until they are staged; remove what was left."""
+        """Return the folder of a build's wheels until they are staged; remove old ones."""
         folder = self.worker.scratch / "built"
         old = time.time() - LEFT
         for item in folder.glob("*") if self.cell.stages else ():
@@ -422,7 +422,7 @@ class _Attempt:
         return self.ended(state, reason, **fields), document
 
     def _child(self, argv: tuple[str, ...], folder: Path) -> tuple[int | None, dict[str, Any]]:
-        """Return the exit status, None when it was ended from here, and the document it printed."""
+        """Return the exit status (None if this process ended it) and the printed document."""
         result = folder / "result"
         with result.open("wb") as output, (folder / "log").open("ab") as log:
             process = self.worker.here.runner.start(
@@ -442,7 +442,7 @@ class _Attempt:
 
 
 def judge(code: int, document: dict[str, Any]) -> tuple[State, str]:
-    """Return what an exit status of ours means for the night, with the reason the command gave."""
+    """Return the state for an exit status of rocwheel, with the command's reason."""
     error = document.get("error")
     reason = str(error["message"] if isinstance(error, dict) else document.get("reason") or "")
     for state in State:
@@ -462,9 +462,9 @@ def judge(code: int, document: dict[str, Any]) -> tuple[State, str]:
 def end_dead(nights: Nights, book: Book, attempts: Iterable[CellAttempt], worker: Worker) -> bool:
     """Record the end of attempts that cannot be running; return whether there was one.
 
-    Such as an earlier one of this very job, which the engine requeued without a word, or one of a
-    process of this host that has ended. Another user's engine has another lock, so each local
-    attempt is asked after by its process.
+    Such as an earlier one of this very job, which the engine requeued, or one of an ended process
+    on this host. Another user's engine has another lock, so each local attempt is checked by its
+    process.
     """
     dead = False
     for item in attempts:
@@ -487,7 +487,7 @@ def lost(
     state: State = State.INFRA,
     why: str,
 ) -> bool:
-    """Record the end of an attempt that could not. Return False if an end is recorded already."""
+    """Record the end of an attempt whose process died. Return False if one is recorded already."""
     begun = attempt.begun
     if begun is None or attempt.ended:
         return False
@@ -498,7 +498,7 @@ def lost(
 
 
 def end_of(begun: Begun, worker: Worker, seconds: float, **fields: Any) -> Ended:
-    """Return the end of an attempt that began so."""
+    """Return the end of an attempt with this begin."""
     return Ended(
         cell=begun.cell,
         plan=begun.plan,
@@ -512,12 +512,12 @@ def end_of(begun: Begun, worker: Worker, seconds: float, **fields: Any) -> Ended
 
 
 def _tells_of_host(cell: Cell) -> bool:
-    """Return whether its `infra` speaks against the host's GPUs; an image's may be a registry's."""
+    """Return whether its `infra` is the host's; an image's may be the registry's."""
     return cell.needs.gpus > 0 and cell.kind in TEST_KINDS
 
 
 def quarantine(nights: Nights, night: str, worker: Worker) -> bool:
-    """Give a host no more cells when its newest ends are all `infra`."""
+    """Exclude a host when its newest ends are all `infra`."""
     book = nights.book(night)
     every = (item.ended for items in book.attempts.values() for item in items if item.ended)
     own = (e for e in every if e.host == worker.host and _tells_of_host(book.plan.cell(e.cell)))

@@ -1,8 +1,8 @@
-"""One runtime image, from a request to a tag that users pull: made, tried, pushed, recorded.
+"""Makes one runtime image, from a request to a tag that users pull: made, tested, pushed, recorded.
 
-To try it the gate runs in it, on its own Python, with its ROCm and its wheels. What is mounted is
-read-only and beside the image, so that what is tried is what users pull: the gate itself with the
-packages it needs, the suite's, the set's manifest, the tests.
+The gate runs in it, on its own Python, with its ROCm and its wheels. Mounts are read-only and
+beside the image, so that the test is of what users pull: the gate with its packages, the suite's
+packages, the set's manifest, the tests.
 """
 
 import secrets
@@ -58,14 +58,14 @@ WORK: Final = "/tmp"  # noqa: S108 - inside, in memory
 
 
 class ImageJob(Plain, frozen=True, kw_only=True):
-    """A request that was checked: a set in a place, an image of it, and what to do with that."""
+    """A checked request: a set in a place, an image of it, and what to do with that."""
 
     options: ImageOptions
     subject: Subject
     place: Place  # where the set is
     image: str  # that it is made on
     family: Family
-    families: Path | None  # the file of families of one's own
+    families: Path | None  # --family-file
     who: Who
 
     @property
@@ -75,7 +75,7 @@ class ImageJob(Plain, frozen=True, kw_only=True):
 
     @property
     def lines(self) -> list[str]:
-        """Return what would be done."""
+        """Return the lines of a dry run."""
         subject, manifest = self.subject, self.subject.manifest
         return [
             f"image: {subject.reference}",
@@ -149,7 +149,7 @@ def plan(
 def make(job: ImageJob, engine: ContainerEngine, here: Here) -> tuple[int, dict[str, Any], str]:
     """Make, test and push the image, as far as the request goes.
 
-    Return an exit status, what `--json` shows, and for people what to pull, or the local name.
+    Return an exit status, the document of `--json`, and for people the name to pull.
     """
     plan, options = _plan(job, engine, here), job.options
     wanted = f"{job.repository}:{job.subject.tag}"
@@ -273,7 +273,7 @@ def _inside(
 
 
 def _refuse_missing(plan: ImagePlan, runner: Runner) -> None:
-    """Raise HostError with the libraries that something in the image needs and it has not."""
+    """Raise HostError with the libraries that are needed and missing in the image."""
     asked = Command(argv=("/bin/sh", "-c", "PATH=$PATH:/sbin:/usr/sbin ldconfig -p"), timeout=60)
     if lacks := closure.missing(plan.closure, runner.capture(asked)):
         listed = ", ".join(f"{name} (for {who})" for name, who in lacks.items())
@@ -345,7 +345,7 @@ def gate_command(
     mounted: Collection[GuestPath],
     environ: Mapping[str, str],
 ) -> Command:
-    """Return the gate, as it is called in the image; it may use the devices that we may use."""
+    """Return the command of the gate in the image; it may use the devices that we may use."""
     words = [
         PYTHON, str(TOOL / "build" / "ci_build"), "gate", f"--wheels={WHEELS}",
         f"--suite={suite}", f"--python={python}", f"--family={family.name}",
@@ -365,7 +365,7 @@ def gate_command(
 
 
 def _prepared(plan: ImagePlan, suite: Suite, folder: Path, here: Here) -> dict[GuestPath, Path]:
-    """Make folders with the gate, what it needs, what the suite needs, the manifest."""
+    """Make folders with the gate and its packages, the suite's packages, the manifest."""
     root, where = here.home.root, plan.where
     made = {
         at: folder / name
@@ -399,10 +399,10 @@ def reason_with_cause(verdict: Verdict, results: Results) -> str:
 def _pushed(
     job: ImageJob, plan: ImagePlan, made: Made, engine: ContainerEngine, here: Here
 ) -> dict[str, Any]:
-    """Push the image, point the moving tags at it, record it; return what `--json` shows of it.
+    """Push the image, point the moving tags at it, record it; return its document.
 
-    Each step can be repeated: what is there already is compared and left alone. The record comes
-    last: what has one is finished. Raises PromotionError without a pass of each suite.
+    Each step can be repeated: existing objects are compared and left alone. The record comes last
+    and means finished. Raises PromotionError without a pass of each suite.
     """
     subject = job.subject
     verdicts = record.verdicts(job.place, made.image.config)
@@ -441,7 +441,7 @@ def _pushed(
 
 
 def _pointed(job: ImageJob, image: ImageRecord, here: Here) -> dict[str, Any]:
-    """Point the moving tags at a pushed image; return what `--json` shows of it.
+    """Point the moving tags at a pushed image; return its document.
 
     A tag is pointed at an image by writing that image's own manifest under it (OCI distribution
     specification, "pushing manifests"), so the bytes are those that were tried.

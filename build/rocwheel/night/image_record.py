@@ -1,4 +1,4 @@
-"""What the store remembers of runtime images, and which of them a night wants.
+"""Records of runtime images in the store, and the images that a night wants.
 
 All is written once below `_rocwheel/images/` of the release prefix, under the digest of the image's
 configuration: a record for each reference it was pushed to, and verdicts under their own digests.
@@ -27,7 +27,7 @@ Digest = Annotated[str, Meta(pattern=r"\Asha256:[0-9a-f]{64}\Z")]
 
 
 class ImageVerdict(Value, frozen=True, kw_only=True):
-    """What a suite's verdict is on one image. It does not speak of the wheels elsewhere."""
+    """A suite's verdict on one image. It says nothing about the wheels outside of it."""
 
     image: Digest  # of the configuration
     verdict: Verdict
@@ -66,7 +66,7 @@ class ImageRecord(Value, frozen=True, kw_only=True):
 
     @property
     def pinned(self) -> str:
-        """Reference and digest: what was pushed under that name, and nothing that came later."""
+        """Reference and digest: what was pushed under that name, not what came later."""
         return f"{self.reference}@{self.digest}"
 
     @property
@@ -170,7 +170,7 @@ class NightImage(Plain, frozen=True, kw_only=True):
         return f"{self.repository}:{self.recipe.tag_of(wheels, version, self.base, profile)}"
 
     def lacks(self, wheels: WheelRecipe, python: str) -> str:
-        """Return why there is no image of that set with this CPython; "" where there can be one."""
+        """Return why there cannot be an image of that set with this CPython; "" if there can."""
         if python not in wheels.pythons:
             return f"{wheels.name} has no CPython {python}"
         return "" if python in self.base.pythons else f"{self.base.name} has no CPython {python}"
@@ -179,7 +179,7 @@ class NightImage(Plain, frozen=True, kw_only=True):
 def of_night(
     settings: NightSettings, ci: Path, families: Collection[str]
 ) -> tuple[NightImage, ...]:
-    """Return every entry with its recipe. Raises ConfigError for a name that nothing has."""
+    """Return every entry with its recipe. Raises ConfigError for an unknown name."""
     settings.check_families(families)
     made = []
     for entry in settings.images:
@@ -204,7 +204,7 @@ def wanted(
 def recorded(
     place: Place, wheels: ImagedSet, asked: Iterable[tuple[NightImage, str]]
 ) -> Mapping[tuple[str, str], str]:
-    """Return which of the asked images were made of this very set: name and CPython -> reference.
+    """Return those of these images that were made of this very set: name, CPython -> reference.
 
     A record is written after the moving tags were pointed at its image.
     """

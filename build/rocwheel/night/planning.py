@@ -1,6 +1,6 @@
-"""The plan of a night: which cells there are, what each needs and depends on, and why.
+"""The plan of a night: its cells, what each needs and depends on, and why it is there.
 
-A function of what was resolved (`night.resolving`) and of what the store has already
+It is a function of resolved inputs (`night.resolving`) and of the store's contents
 (`night.looking`).
 """
 
@@ -58,7 +58,7 @@ def plan(
 
 
 def again(old: NightPlan, *, night: str, by: str, now: datetime) -> NightPlan:
-    """Return the plan of another night, to be run anew: the same inputs, and every cell of it."""
+    """Return a plan that repeats another night: the same inputs, and all of its cells."""
     cells = tuple(
         # not one that cannot be, nor a gate without a runner
         cell
@@ -70,7 +70,7 @@ def again(old: NightPlan, *, night: str, by: str, now: datetime) -> NightPlan:
 
 
 class _FamilySet(Plain, frozen=True):
-    """A wheel set of the night for one family: what its cells have in common."""
+    """A wheel set of the night for one family."""
 
     recipe: WheelRecipe
     family: Family
@@ -87,7 +87,7 @@ class _FamilySet(Plain, frozen=True):
 
 
 class _Made:
-    """Cells as they are made, in an order in which each comes after what it needs."""
+    """Makes cells in an order in which each comes after those it needs."""
 
     def __init__(self, setting: PlanInput, seen: StoreContents) -> None:
         self._setting, self._seen = setting, seen
@@ -96,7 +96,7 @@ class _Made:
         self.cells: list[Cell] = []
 
     def recipe(self, recipe: WheelRecipe) -> None:
-        """Build, and what follows for each family."""
+        """Add the build of a recipe, and the cells of each family that follow."""
         cost, is_branch = self._setting.settings.build, "--jax-source-dir={checkout}" in recipe.argv
         manifest = self._seen.manifests.get(recipe.inputs, "")
         name = f"build.{recipe.name}"
@@ -267,7 +267,7 @@ class _Made:
     def _needs(
         self, cost: Cost, name: str, runners: Sequence[matrix.RunnerPool], gpus: int
     ) -> Needs:
-        """Return what a cell takes, on a runner that can run it; without any, everywhere."""
+        """Return the resources of a cell, on a runner that can run it; without any, everywhere."""
         needs = Needs(cpus=cost.cpus, memory_mib=cost.memory_mib, disk_mib=cost.disk_mib, gpus=gpus)
         if not runners:
             return needs
@@ -277,7 +277,7 @@ class _Made:
         return replace(needs, label=runner.label, partition=runner.partition, gres=gres)
 
     def end(self) -> None:
-        """Add the cells that come last: pruning before the page, which says how that ended."""
+        """Add the last cells: pruning, then the page, which shows how that ended."""
         target = self._setting.target
         ends = tuple(cell.name for cell in self.cells if not cell.absent)
         keep = f"--keep={self._setting.settings.keep_nights}"
@@ -289,7 +289,7 @@ class _Made:
         self._add("page", page, settled=(*ends, "prune"), why="every night")
 
     def missing(self, cell: Cell, bypass: matrix.Bypass | None = None) -> None:
-        """Add a cell that is expected and cannot be there, with the excuse that the data have."""
+        """Add an expected cell that cannot be there, with its excuse from the data."""
         today = self._setting.now.date()
         excused, ended = self._setting.settings.excuse(cell.name, today)
         if bypass and today <= bypass.expires:
@@ -308,7 +308,7 @@ class _Made:
 
 
 def _earlier(seen: SetSeen, suite: str, python: str) -> tuple[str, str]:
-    """Return the state that makes a gate superfluous ("" without), and what is known of it."""
+    """Return the state that makes a gate superfluous, or "", and what is known of it."""
     state, why = seen.cells.get((suite, python), (None, ""))
     if seen.state in DONE:
         return seen.state, f"{seen.state} already"
@@ -325,9 +325,9 @@ def is_to_run(cell: Cell) -> bool:
 
 
 def github_outputs(plan: NightPlan, family: str = "") -> dict[str, str]:
-    """Return what a workflow's jobs take from a plan: the night, its families, a matrix per kind.
+    """Return a plan's outputs for a workflow's jobs: the night, its families, a matrix per kind.
 
-    Without a family only what is not a family's own: each family has a limit of jobs of its own.
+    Without a family these are cells of no single family: each family has its own limit of jobs.
     """
     names = sorted({cell.family for cell in plan.cells if cell.family and is_to_run(cell)})
     values = {"night": plan.night, "families": json.dumps(names)}
@@ -339,7 +339,7 @@ def github_outputs(plan: NightPlan, family: str = "") -> dict[str, str]:
 
 
 def explain(plan: NightPlan) -> Iterator[tuple[str, str, str]]:
-    """Yield each cell, what is done with it, and why: first absent ones, then those that run."""
+    """Yield each cell, its action and the reason: first absent ones, then those that run."""
     for cell in sorted(plan.cells, key=lambda cell: (not cell.absent, bool(cell.kept))):
         if cell.absent:
             yield cell.name, "absent", f"{cell.absent} {cell.excused}".strip()

@@ -1,6 +1,6 @@
-"""Resolving what moves (a branch, the newest tarball, an image) to digests, once for a night.
+"""Resolves what moves (a branch, the newest tarball, an image) to digests, once for a night.
 
-What cannot be resolved leaves its own set out of the night, with the reason; the others go on.
+A set with an input that cannot be resolved is left out, with the reason; the others go on.
 """
 
 import json
@@ -36,7 +36,7 @@ EXECUTOR: Final = "docker"  # the engine of a set's image that names no other
 
 
 class World(Plain, frozen=True, kw_only=True):
-    """The places that resolving asks: network, git, this checkout, the clock."""
+    """The sources of facts: network, git, this checkout, the clock."""
 
     ci: Path  # the folder of data in use
     cwd: Path
@@ -49,7 +49,7 @@ class World(Plain, frozen=True, kw_only=True):
     tool: str  # commit of rocwheel, or its version
     tool_repository: str = ""  # that it was cloned from
     one_build: bool = False  # as the channel says: one set for all families of an entry
-    own: tuple[str, ...] = ()  # the option that names families of one's own
+    own: tuple[str, ...] = ()  # --family-file, as an option
 
 
 class Tarball(Plain, frozen=True, kw_only=True):
@@ -97,10 +97,10 @@ def resolve(
 def _quiet(
     name: str, newest: date, allowed: int, today: date, why: tuple[str, str]
 ) -> Iterator[Cell]:
-    """Yield a cell that is red, where a source offers nothing new for longer than it may.
+    """Yield a red cell if a source has had nothing new for too long.
 
-    What was built of it before is kept, so that nothing else of the night would tell it. `why` is
-    the source, and what to do.
+    Its old build is kept, so no other cell of the night would show it. `why` is the source, and
+    what to do.
     """
     where, todo = why
     age = (today - newest).days
@@ -138,7 +138,7 @@ def _taken(recipe: WheelRecipe, recipes: Sequence[WheelRecipe]) -> Cell | None:
 
 
 def _absent(item: SetSettings, why: str, family: str = "", python: str = "") -> Cell:
-    """Make the cell of a build that the settings expect and that cannot be."""
+    """Make the absent cell of a build that the settings expect."""
     wheels = f"{item.name}-{family}" if family and item.rocm.tarballs else item.name
     name = ".".join(filter(None, ("build", wheels, python)))
     return Cell(
@@ -147,7 +147,7 @@ def _absent(item: SetSettings, why: str, family: str = "", python: str = "") -> 
 
 
 class _Resolver(Plain, frozen=True):
-    """Resolves the sets of a night; what moves is asked for once, so that all of them agree."""
+    """Resolves the sets of a night; each source is asked once, so that all of them agree."""
 
     families: Mapping[str, Family]
     pins: Pins
@@ -167,7 +167,7 @@ class _Resolver(Plain, frozen=True):
         return bool(item.rocm.tarballs) and not is_one
 
     def of(self, item: SetSettings) -> Iterator[WheelRecipe | Cell]:
-        """Yield the recipes of a set, and cells for the builds that cannot be."""
+        """Yield the recipes of a set, and cells for absent builds."""
         world, wanted, pin = self.world, self.wanted(item), self._pin(item)
         for python in item.pythons:
             if pin and python not in pin.pythons:
@@ -185,7 +185,7 @@ class _Resolver(Plain, frozen=True):
         if offered := self._newest(page, newest):
             stream = therock.stream_of(item.rocm.tarballs, ci=world.ci, cwd=world.cwd)
             days = item.rocm.quiet_days or (stream.quiet_days if stream else self.quiet_days)
-            said = without_secrets(page), "has TheRock moved? `rocwheel bump therock`"
+            said = without_secrets(page), "has TheRock moved? `rocwheel pins bump therock`"
             yield from _quiet(f"{item.name}.rocm", offered, days, today, said)
         for made in self._of_page(item, page, newest):
             is_made = isinstance(made, WheelRecipe)
@@ -217,7 +217,7 @@ class _Resolver(Plain, frozen=True):
                 yield _absent(item, str(exc), name)
 
     def _tarball(self, item: SetSettings, where: str) -> Tarball:
-        """Return a source with its digest, once its name says no ROCm that the pin is not for."""
+        """Return a source with its digest. Raises ConfigError for a ROCm the pin cannot use."""
         name, pin = therock.parse_name(therock.base_name(where)), self._pin(item)
         if pin and name and name.version and not isinstance(item.jax, Branch):
             try:
@@ -288,7 +288,7 @@ class _Resolver(Plain, frozen=True):
         return None if branch.name == commit else self.day_of(branch.repository, commit)
 
     def _newest(self, page: str, listed: Mapping[str, ListedTarball]) -> date | None:
-        """Return the day of a page's newest build; None for a folder, and where nothing says it."""
+        """Return the day of a page's newest build; None for a folder, or where it is unknown."""
         if "://" not in page:
             return None
         day = max((found for entry in listed.values() if (found := entry.day)), default=None)
@@ -305,7 +305,7 @@ class _Resolver(Plain, frozen=True):
         return self.pins.find(wanted, allow_unverified="--allow-unverified-pin" in item.options)
 
     def _jax(self, item: SetSettings, pin: Pin | None) -> tuple[str, str, str, tuple[str, ...]]:
-        """Return what it is called, repository, commit, and the options that say so."""
+        """Return its name, repository, commit, and the options for them."""
         world = self.world
         if isinstance(item.jax, Branch):
             commit = self.commit_of(item.jax.repository, item.jax.name)

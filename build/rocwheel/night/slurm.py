@@ -230,7 +230,7 @@ class SlurmScheduler(Plain, frozen=True, kw_only=True, dict=True):
         if not ours and last < job.attempt and not others:
             begun = Begun(
                 token=job.number, cell=job.cell, plan=book.sha256, host="", engine="slurm",
-                job=job.number, seen=standing.told(book, book.plan.cell(job.cell)),
+                job=job.number, seen=standing.ends_seen(book, book.plan.cell(job.cell)),
                 time=timestamp(self.worker.here.now()),
             )  # fmt: skip
             if number := self.nights.begin(book.plan.night, begun, known=last):

@@ -152,7 +152,7 @@ def wants_more(book: Book, where: CellStanding) -> bool:
     return bool(asked and asked.action == "retry" and asked.seen >= len(where.attempts))
 
 
-def told(book: Book, cell: Cell) -> int:
+def ends_seen(book: Book, cell: Cell) -> int:
     """Count the attempts and orders known of the cells whose ends this one waits for."""
     tries = sum(len(book.attempts.get(name, ())) for name in cell.settled)
     return tries + sum(order.cell in cell.settled for order in book.orders)
@@ -162,7 +162,7 @@ def outdated(book: Book, cell: Cell, standings: Mapping[str, CellStanding]) -> s
     """Return a cell that this one waited for and that was, or will be, tried since; or ""."""
     looked = [item.begun.seen for item in book.attempts.get(cell.name, ()) if item.begun]
     open_ = next((name for name in cell.settled if not standings[name].settled), "")
-    if open_ or not looked or told(book, cell) <= max(looked):
+    if open_ or not looked or ends_seen(book, cell) <= max(looked):
         return open_
     return "what it waited for"
 

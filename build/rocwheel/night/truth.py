@@ -1,9 +1,8 @@
-"""What is true of a night now: verdict, causes, what users have of it, and what changed.
+"""The facts about a night: verdict, causes, what users have of it, and what changed.
 
-`truth` is the one function that says it. `run`, `status`, `check`, `changes`, the page, its feed
-and its badge print that value and derive nothing. Its summary is stored, so that a page of thirty
-nights reads thirty objects, and so that a later night has something to be compared with: the
-newest night that was over when this one was planned.
+`truth` alone derives them. `run`, `status`, `check`, `changes`, the page, its feed and its badge
+print that value. Its summary is stored, so that a page of thirty nights reads thirty objects, and
+so that a later night can be compared with it: with the newest that was over when that was planned.
 """
 
 import enum
@@ -93,19 +92,19 @@ class CellSummary(Value, frozen=True, kw_only=True):
 
     @property
     def pull(self) -> str:
-        """What brings its image, and never one that was pushed later."""
+        """The command that pulls exactly its image, and none pushed later."""
         name, _, digest = self.image.partition("@")
         return f"docker pull {name.rpartition(':')[0]}@{digest}"
 
     @property
     def identity(self) -> tuple[str, ...]:
-        """What is the same cell in another night, however its suite is cut."""
+        """The identity of the cell across nights, independent of its suite's shards."""
         own = (self.wheels, self.family, self.python, self.suite)
         return own if self.kind in TEST_KINDS else (self.name,)
 
 
 class FamilySummary(Value, frozen=True, kw_only=True):
-    """What a family has, as `status` says."""
+    """A family's sets, as `status` shows them."""
 
     family: str
     green: str = ""  # manifest of the newest released set
@@ -160,7 +159,7 @@ class NightSummary(Value, frozen=True, kw_only=True):
 
     @property
     def impact(self) -> str:
-        """What users have of it: the families that got its sets, what the others keep."""
+        """Which families got its sets, and what the others keep."""
         wanted = dict.fromkeys(name for recipe in self.recipes for name in recipe.families)
         wanted |= dict.fromkeys(c.family for c in self.cells if c.family and c.colour != "none")
         if not wanted:
@@ -189,11 +188,11 @@ class NightSummary(Value, frozen=True, kw_only=True):
 
     @property
     def over(self) -> str:
-        """When its last cell ended, as far as known."""
+        """The time when its last cell ended, as far as known."""
         return timestamp(moment(self.made) + timedelta(seconds=self.seconds))
 
     def of_family(self, family: str) -> list[CellSummary]:
-        """Return the cells of a family, and those of its wheel sets that are no family's own."""
+        """Return the cells of a family, and the shared ones of its wheel sets."""
         own = [cell for cell in self.cells if cell.family == family]
         sets = {cell.wheels for cell in own}
         common = (c for c in self.cells if c.kind == "build" and not c.family)
@@ -218,7 +217,7 @@ def ranges(recipe: WheelRecipe, old: WheelRecipe) -> Iterator[tuple[str, str, st
 
 
 def _compare(url: str, old: str, new: str) -> str:
-    """Return where GitHub shows what is between two commits; "" for what is none or elsewhere."""
+    """Return GitHub's URL for the changes between two commits; "" if there is none."""
     known = url.startswith("https://github.com/") and old and new
     return f"{url.removesuffix('.git')}/compare/{old}...{new}" if known else ""
 
@@ -259,7 +258,7 @@ LOUD: Final = {
 
 
 class Changed(Plain, frozen=True, kw_only=True):
-    """A cell whose state people want to hear of, and the night since which it has it."""
+    """A cell whose state people want to know, and the night since which it has that state."""
 
     cell: CellSummary
     change: CellChange
@@ -267,7 +266,7 @@ class Changed(Plain, frozen=True, kw_only=True):
 
 
 def _spoken(summary: NightSummary) -> dict[tuple[str, ...], CellSummary]:
-    """Return the cell that speaks for each identity: of a suite the merge, or its worst gate."""
+    """Return one cell for each identity: of a suite the merge, or its worst gate."""
     rank: dict[State | None, int] = {state: n for n, state in enumerate((None, *State))}
     cells: dict[tuple[str, ...], CellSummary] = {}
     for cell in summary.cells:
@@ -297,7 +296,7 @@ def _change(cell: CellSummary, old: CellSummary | None, *, has_before: bool) -> 
 
 @dataclass
 class Cause:
-    """One reason for which cells did not pass: the first of them, all of them, what waits."""
+    """One reason why cells did not pass: the first of them, all of them, and what waits."""
 
     first: CellSummary
     cells: list[CellSummary] = field(default_factory=list)
@@ -306,7 +305,7 @@ class Cause:
 
     @property
     def what(self) -> str:
-        """What it tells of, in a word."""
+        """Its cause in a word."""
         return self.first.cause.value if self.first.cause else self.first.word
 
     def line(self, night: str) -> str:
@@ -325,7 +324,7 @@ class Cause:
 
 
 def _holds(cell: CellSummary, made: Iterable[Cause]) -> Cause | None:
-    """Return the cause that a promotion was refused for: a test of its family and set."""
+    """Return the cause of a refused promotion: a test of its family and set."""
 
     def has(cause: Cause) -> bool:
         return any(
@@ -347,7 +346,7 @@ def _signature(cell: CellSummary) -> str:
 
 
 class Truth(Plain, frozen=True, kw_only=True, dict=True):
-    """A night with those before it: the value that everything about nights prints."""
+    """A night with those before it: the value that pages and commands print."""
 
     summaries: tuple[NightSummary, ...]  # oldest first; the last is the night itself
     has_newer: bool = False
@@ -401,7 +400,7 @@ class Truth(Plain, frozen=True, kw_only=True, dict=True):
 
     @property
     def loud(self) -> list[Changed]:
-        """What changed that concerns people."""
+        """Changes that people should know."""
         return [item for item in self.changes if item.change not in QUIET]
 
     @property
@@ -500,10 +499,10 @@ class Truth(Plain, frozen=True, kw_only=True, dict=True):
             of = f"`{first.name}`; {count(len(cause.cells), 'cell')}{held}"
             why = f"**{cause.what}**: {first.reason or first.word}"
             lines.append(f"- {why} ({of}): `{cause.line(night.night)}`")
-        told = self.loud
-        lines += [f"- `{i.cell.name}`: {i.change.value}, since {i.since}" for i in told[:LISTED]]
-        if len(told) > LISTED:
-            lines.append(f"- and {len(told) - LISTED} more")
+        loud = self.loud
+        lines += [f"- `{i.cell.name}`: {i.change.value}, since {i.since}" for i in loud[:LISTED]]
+        if len(loud) > LISTED:
+            lines.append(f"- and {len(loud) - LISTED} more")
         lines += [f"- {name}: users have `{new[:12]}`" for name, new in sorted(self.green.items())]
         if not lines[-1]:
             said = "The first night: there is nothing to compare it with."
@@ -547,7 +546,7 @@ def truth(
     shown: int = PAST,
     book: Book | None = None,
 ) -> Truth:
-    """Say what is true of a night now, with the summaries before it. Raises StoreError."""
+    """Return the facts about a night now, with the summaries before it. Raises StoreError."""
     names = nights.names()
     place = names.index(night) if night in names else len(names)
     past = known(nights, names[max(0, place + 1 - shown) : place], warn)
@@ -632,7 +631,7 @@ def _cell(item: CellStanding, standings: Mapping[str, CellStanding]) -> CellSumm
 
 
 def _family(family: Family, channel: Channel, store: Store, now: datetime) -> FamilySummary:
-    """Return what `status` says of a family, for every ROCm major it has."""
+    """Return the status of a family, for every ROCm major it has."""
     newest, blocked, blocked_set = FamilySummary(family=family.name), "", ""
     for staging, release in channel.pairs(store, family.name):
         rows = status.read(staging, release, family, channel, now=now, asks_pages=False).sets
@@ -674,7 +673,7 @@ def built_of(book: Book) -> tuple[WheelRecipe, ...]:
 
 
 def newest(nights: Nights, warn: Callable[[str], None]) -> NightSummary | None:
-    """Return the newest summary, with what later nights built that left none."""
+    """Return the newest summary, with builds of later nights that left none."""
     names = nights.names()[-PAST:]
     last = next(reversed(known(nights, names, warn)), None)
     later = names[names.index(last.night) + 1 :] if last else names

@@ -1,6 +1,6 @@
-"""What is done about nights besides running them: orders, hosts, checking, pruning.
+"""Looks after nights: orders, hosts, checking, pruning.
 
-Each function takes the open store and says what it did; options and output are the commands'.
+Each function takes the open store and returns what it did; options and output are the commands'.
 """
 
 import shlex
@@ -43,7 +43,7 @@ def order(book: Book, action: str, cell: str, who: Who) -> Order:
     if item and item.kept:
         raise ConfigError(
             f"{item.name}: was done before {night}: {item.why}",
-            hint=f"to do all of it anew: `nightly plan --from {night} --night NAME`",
+            hint=f"to repeat all of it: `nightly plan --from {night} --night NAME`",
         )
     seen = len(book.attempts.get(cell, ()))
     return Order(action=action, cell=cell, seen=seen, **_signed(action, who))
@@ -59,7 +59,7 @@ def clearance(nights: Nights, host: str, who: Who) -> HostMark:
 
 
 def _signed(action: str, who: Who) -> dict[str, Any]:
-    """Return who does it, why and when. Raises ConfigError without a reason."""
+    """Return person, reason and time. Raises ConfigError without a reason."""
     if not who.reason.strip():
         raise ConfigError(
             f"{action}: no reason given", hint="add --reason; it is kept with the night"
@@ -75,10 +75,10 @@ def problems(
     *,
     has_slurm: bool = True,
 ) -> list[str]:
-    """Say what is wrong with the newest nights: each a line that names its cause.
+    """Yield what is wrong with the newest nights, each a line that names its cause.
 
-    `limit` is the age in seconds of the newest, at most; `waits` is what waits in Slurm. Without
-    `has_slurm` that is not known here.
+    `limit` is the largest age of the newest, in seconds; `waits` is what waits in Slurm, unknown
+    without `has_slurm`.
     """
     names = nights.names()
     if not names:
@@ -126,10 +126,10 @@ def problems(
 
 
 def _is_stalled(book: Book, standings: Mapping[str, CellStanding], now: datetime) -> bool:
-    """Return whether nothing of a night runs, or has for a while, though cells are to be run.
+    """Return whether nothing of a night has run for a while though cells are to be run.
 
-    Here, a cell that was cut short has lost its engine. On GitHub a cell may wait for its runner
-    for as long as it takes.
+    On this machine, a cell that was cut short has lost its engine. On GitHub a cell may wait for
+    its runner without limit.
     """
     tries = [item for items in book.attempts.values() for item in items]
     moments = [item for t in tries for item in (t.begun, t.ended) if item]
@@ -141,7 +141,7 @@ def _is_stalled(book: Book, standings: Mapping[str, CellStanding], now: datetime
     cut = isinstance(last, Ended) and last.exit_code == InterruptError.exit_code
     if cut and last.engine == "local":
         return True
-    # A lost attempt tells by the store's clock, whatever this machine's says; one whose lease was
+    # A lost attempt counts by the store's clock, not by this machine's; one whose lease was
     # taken says nothing of when.
     silences = (t.silence for t in tries if t.begun is last and t.silence < timedelta.max)
     silence = next(silences, timedelta(0))
@@ -154,7 +154,7 @@ def _engines(book: Book) -> set[str]:
 
 
 def engine_words(book: Book) -> tuple[str, ...]:
-    """Return the options of `nightly run` with which a night goes on where it began."""
+    """Return the options of `nightly run` that continue a night on its engine."""
     return ("--engine=slurm",) if "slurm" in _engines(book) else ()
 
 
@@ -166,7 +166,7 @@ class NightPruning(Plain, frozen=True, kw_only=True):
     sets: tuple[retention.PrunePlan, ...]
 
     def lines(self) -> list[str]:
-        """Return what it does, for people."""
+        """Return its lines for people."""
         nights = [f"night {name}" for name in self.nights]
         return [*nights, *(line for plan in self.sets for line in plan.lines())]
 
@@ -174,7 +174,7 @@ class NightPruning(Plain, frozen=True, kw_only=True):
 def plan_pruning(
     nights: Nights, channel: Channel, families: Sequence[str], keep: int, who: Who
 ) -> NightPruning:
-    """Decide what retention no longer keeps. Raises ConfigError for a clock that is off."""
+    """Decide what retention no longer keeps. Raises ConfigError for a wrong clock."""
     store = nights.store
     check_clock(store, (INDEX,), now=who.clock, where=store.url)
     old = nights.names()[:-keep]

@@ -52,7 +52,7 @@ class Adopt(Operation):
 
 
 class Adoption(Plain, frozen=True, kw_only=True):
-    """Files that came before us, as they will be listed."""
+    """Files from before rocwheel, as they will be listed."""
 
     operation: Adopt
     state: IndexState
@@ -63,7 +63,7 @@ class Adoption(Plain, frozen=True, kw_only=True):
 
     @property
     def is_needed(self) -> bool:
-        """Whether the log gets an entry by it."""
+        """Return whether the log needs an entry for it."""
         return self.operation.decide(self.state) is not None
 
     def lines(self) -> list[str]:

@@ -1,7 +1,7 @@
-"""`index check` downloads and compares everything an index lists; `index repair` mends its pages.
+"""`index check` downloads and compares everything an index lists; `index repair` repairs its pages.
 
-A check writes nothing. A repair is the way out of whatever a stopped run, a lost page or a hand on
-the bucket left at one place: every page shows what the log says, what was pruned is deleted.
+A check writes nothing. A repair undoes what a stopped run, a lost page or a change by hand left at
+one place: afterwards every page shows what the log says, and pruned files are deleted.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ _AHEAD: Final = "the log ends with"  # of a page that shows a later entry
 
 
 class Checked(Plain, frozen=True, kw_only=True):
-    """What a check looked at, and what is wrong: one line per problem."""
+    """The extent of a check, and one line per problem."""
 
     files: int
     problems: tuple[str, ...]
@@ -78,7 +78,7 @@ def _views(place: Place, state: IndexState) -> tuple[str, ...]:
 
 
 class IndexRepair(Plain, frozen=True, kw_only=True):
-    """What is wrong with the pages of a place, and what was deleted there."""
+    """The problems of the pages of a place, and the keys that were deleted there."""
 
     place: Place
     who: Who
@@ -105,7 +105,7 @@ def plan_repairs(
 ) -> list[IndexRepair]:
     """Compare every page of these places with its log; write nothing.
 
-    `skip` names entries that shall change nothing, by number or key. Raises StoreError for a log
+    `skip` names entries to give up, by number or key. Raises StoreError for a log
     of a release that is damaged beside them, ConfigError for a name of no damaged entry, or of two.
     """
     plans = [_plan_repair(place, who, skip) for place in places]
@@ -200,8 +200,8 @@ def _check_log(place: Place, state: IndexState) -> Iterator[str]:
         return
     again = log.load(place, log.read(place, afresh=True), None)
     if log.differ(place, state, again):
-        mends = f"`{place.command('repair')}` mends it"
-        yield f"{place.store.locate(place.state)}: not what the log says: {mends}"
+        repairs = f"`{place.command('repair')}` repairs it"
+        yield f"{place.store.locate(place.state)}: not what the log says: {repairs}"
     if again.number < state.number:
         yield f"{place.store.locate(place.log(again.number + 1))}: missing, put it back"
     for problem in {*again.damage.values()} - {*state.damage.values()}:

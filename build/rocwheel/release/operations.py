@@ -1,4 +1,4 @@
-"""How anything that changes an index is done: decide on a state of the log, commit, settle.
+"""The one transaction that changes an index: decide on a state of the log, commit, settle.
 
 `perform` is the one transaction; every command that changes an index is an `Operation`, which
 decides what the next entry of the log is, purely, from a state. docs/release-protocol.md says why
@@ -63,7 +63,7 @@ class Who:
     began: float = field(default_factory=monotonic, compare=False)  # when `now` was
 
     def __post_init__(self) -> None:
-        """Refuse what no record can keep as one line. Raises ConfigError."""
+        """Refuse a text that does not fit on one line of a record. Raises ConfigError."""
         for option, text in (("--by", self.by), ("--reason", self.reason)):
             if not text.isprintable():  # nor is a byte that is no UTF-8
                 what = "one line of printable text is needed"
@@ -78,7 +78,7 @@ class Who:
 
     @property
     def clock(self) -> datetime:
-        """What this machine's clock says by now."""
+        """The present time by this machine's clock."""
         return self.now + timedelta(seconds=monotonic() - self.began)
 
 
@@ -99,14 +99,14 @@ class Operation(abc.ABC):
     def decide(self, state: IndexState) -> Transition | None:
         """Return the next entry of the log; None where the state is as it should be.
 
-        A function of the state alone: nothing is read or written. Raises PromotionError or
-        ObjectDiffersError where it may not be.
+        A function of the state alone, which reads and writes nothing. Raises PromotionError or
+        ObjectDiffersError for a change that is not allowed.
         """
 
     def prepare(self, state: IndexState, entry: Transition | None) -> Transition | None:  # noqa: ARG002
         """Put and verify the bytes that must be there before the commit; may be repeated.
 
-        Return the entry, with what is known of it only now; None where none is needed after all.
+        Return the completed entry; None where none is needed after all.
         """
         return entry
 
@@ -128,10 +128,10 @@ class Operation(abc.ABC):
 def damage(
     place: Place, state: IndexState, pages: Collection[str] = (), skips: Collection[int] = ()
 ) -> dict[int, str]:
-    """Return what is wrong with a log by the number of the entry, first of all where it ends.
+    """Return the problems of a log by the number of the entry, a lost end first.
 
     A page that shows a later entry than the log has, and lists something else than the log says,
-    tells that the log lost its end. Asked are the pages of these projects; where no snapshot fits
+    proves that the log lost its end. Asked are the pages of these projects; where no snapshot fits
     the log, all of them; where it has no entry, the list of projects. The state is read without the
     entries in `skips`.
     """
@@ -196,10 +196,10 @@ def indexes(
 def check_sound(
     place: Place, state: IndexState, *, pages: Collection[str] = (), skips: Collection[int] = ()
 ) -> None:
-    """Raise StoreError for a damaged log of a release: nothing is decided on half of it.
+    """Raise StoreError for a damaged log of a release: no decision rests on half of it.
 
     `pages` are projects whose pages are asked as well, `skips` entries that are given up. Staging
-    stays lenient: strangers may write there, and nothing is released from it unproven.
+    stays lenient: strangers may write there, and a release takes nothing unproven from it.
     """
     if not place.is_staging and (problems := damage(place, state, pages, skips)):
         raise damaged(place, state, problems, skips)
@@ -270,7 +270,7 @@ def perform(operation: Operation, state: IndexState | None = None) -> IndexState
 
 
 def complete(place: Place, state: IndexState) -> IndexState:
-    """Let the pages show a state, where a command was stopped before they did."""
+    """Make the pages show a state, if a command was stopped before they did."""
     if is_settled(state):
         return state
     return repair(place, state, in_order(state.touched, removing=False), views=state.seen)
@@ -324,16 +324,16 @@ def repair(
     *,
     views: Collection[str] | None = None,
     seen: Iterable[Claim] = (),
-    mends: bool = False,
+    repairs: bool = False,
 ) -> IndexState:
-    """Let these pages, and with them the list of projects, show a state; then save it.
+    """Make these pages, and the list of projects, show a state; then save it.
 
-    Pages of the indexes in `views`; None: of all. With `mends` also in place of pages that show
+    Pages of the indexes in `views`; None: of all. With `repairs` also in place of pages that show
     what the log never said, which else is an error.
     """
     state = log.load(place, state, projects)
     changed = {(index.family, name) for index, name in pages_in(place, state, projects, views)}
-    has_root = mends or not changed <= state.rooted
+    has_root = repairs or not changed <= state.rooted
     pages = pages_of(place, state, projects, views)
     settle(
         place,
@@ -341,17 +341,17 @@ def repair(
         removing=state.removes,
         log_end=lambda: log.read(place).number,
         claims=seen,
-        mends=mends,
+        repairs=repairs,
     )
-    _show_bundles(place, state, state.sets if mends else state.attested)
+    _show_bundles(place, state, state.sets if repairs else state.attested)
     return log.save(place, state)
 
 
 def _show_bundles(place: Place, state: IndexState, sets: Iterable[str]) -> None:
-    """Let the public copies of these sets' statements be those that the log names.
+    """Write the public copies of these sets' statements as the log names them.
 
-    Whoever was faster has put what only adds to ours. Of a promotion by 0.2 the public copy is all
-    there is.
+    A faster process has put a copy that only adds to ours. Of a promotion by 0.2 the public copy is
+    the only one.
     """
     named = [
         (name, view, sha256) for name in sets for view, sha256 in state.sets[name].bundles.items()
@@ -431,7 +431,7 @@ def verify(place: Place, entry: Entry) -> None:
 
 
 def page_lines(indexes: Iterable[Place], entries: Iterable[Entry], action: Action) -> list[str]:
-    """Return the pages that change, for people, in their order, and which URL is waited for."""
+    """Return the changing pages for people, in their order, and the URL to wait for."""
     projects, lines = in_order({e.project for e in entries}, removing=action.removes), list[str]()
     for index in indexes if projects else ():
         lines += [f"page     {index.store.locate(index.index)}/{project}/" for project in projects]
@@ -449,10 +449,10 @@ def check_clock(
     where: str,
     limit: timedelta = CLOCKS_DIFFER,
 ) -> None:
-    """Refuse to call anything old by a clock that is far off the store's. Raises ConfigError.
+    """Raise ConfigError for a clock that is far off the store's, since ages depend on it.
 
-    The store tells its time with the first of these objects that is there. A plan of nothing is
-    checked as well: leftovers of uploads are found when it is applied.
+    The store's time comes with the first of these objects that exists. An empty plan is checked as
+    well: leftovers of uploads are found when it is applied.
     """
     info = next(filter(None, map(store.info, keys)), None)
     if info and info.now and abs(now - info.now) > limit:

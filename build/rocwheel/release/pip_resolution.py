@@ -1,4 +1,4 @@
-"""Letting pip resolve a released set, for each CPython, in a closed world.
+"""Lets pip resolve a released set, for each CPython, in a closed world.
 
 Closed: names of the set come from our index alone, every other name from upstream. No installer
 can say that by options, so the index is served locally and other names are redirected.
@@ -40,7 +40,7 @@ def resolve(place: Place, *, upstream: str, python: Path, runner: Runner) -> lis
 
 
 def _problem(manifest: Manifest, version: str, runner: Runner, pip: tuple[str, ...]) -> str:
-    """Return what is wrong, "" when pip picks exactly the manifest's versions for a CPython."""
+    """Return the problem, or "" if pip chooses exactly the manifest's versions for a CPython."""
     wanted = {w.project: w.version for w in manifest.built if w.python in {"", version}}
     platforms = sorted({tag.rpartition("-")[2] for w in manifest.built for tag in w.tags})
     target = PythonVersion.parse(version)

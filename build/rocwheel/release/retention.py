@@ -1,8 +1,8 @@
-"""`prune`: what retention by channel no longer keeps, what killed runs left, and `index repair`.
+"""`prune` removes what the channel's retention does not keep, and leftovers; `index repair`.
 
 Never pruned: a pinned set, the newest sets of a JAX version, a file that another set holds (rolled
-back ones included), adopted files. One entry of the log lets go of the sets and marks the names
-that no set holds as spent, for ever; the pages show it; only then are bytes deleted.
+back ones included), adopted files. One entry of the log releases the sets and marks the names that
+no set holds as spent, for ever; the pages show it; only then are bytes deleted.
 """
 
 import time
@@ -39,7 +39,7 @@ LEFTOVER_AGE = timedelta(days=1)  # of scratch files, and of files that no set h
 
 @dataclass(frozen=True, kw_only=True)
 class Prune(Operation):
-    """The operation that lets go of the sets that retention no longer keeps."""
+    """The operation that releases sets which retention no longer keeps."""
 
     keep: Retention
     reads_all: bool = True
@@ -151,8 +151,8 @@ def plans(
     places = {place.root: place for place in chain.from_iterable(pairs)}
     for place in places.values():  # each once: families share one
         planned = plan(place, channel, who=who, orphans=orphans)
-        told = (place.state, place.log(planned.state.number))
-        operations.check_clock(place.store, told, now=who.clock, where=place.location)
+        clocks = (place.state, place.log(planned.state.number))
+        operations.check_clock(place.store, clocks, now=who.clock, where=place.location)
         yield planned
 
 
@@ -171,7 +171,7 @@ def apply(plan: PrunePlan, *, who: Who) -> tuple[str, ...]:
 
 
 def sweep(place: Place, state: IndexState, *, seconds: int = 0) -> tuple[str, ...]:
-    """Delete what spent names hold, once copies of pages that show one are `seconds` old."""
+    """Delete objects under spent names, once copies of pages that show one are `seconds` old."""
     state = log.load(place, state, None)
     keys = _respent(place, state)
     if keys:
@@ -192,7 +192,7 @@ def _respent(place: Place, state: IndexState) -> tuple[str, ...]:
 
 
 def repair(place: Place, who: Who) -> tuple[str, ...]:
-    """Let every page show what the log says, and delete what it no longer names; return its keys.
+    """Make every page show what the log says, and delete what it no longer names; return the keys.
 
     A snapshot that is not the fold of the log is none, unless the log is what is damaged. Raises
     StoreError for a damaged log of a release, and where bytes are missing that would be listed.
@@ -218,7 +218,7 @@ def repair(place: Place, who: Who) -> tuple[str, ...]:
             )
     state = recalled(place, state)
     projects = in_order(state.projects, removing=False)
-    state = operations.repair(place, state, projects, mends=True)
+    state = operations.repair(place, state, projects, repairs=True)
     return sweep(place, state)
 
 
@@ -257,7 +257,7 @@ def _unheld(place: Place, who: Who) -> tuple[str, ...]:
         try:
             version_of(path)
         except ConfigError:
-            continue  # `index check` tells of it
+            continue  # `index check` reports it
         wheels.append(path)
     return tuple(dict.fromkeys(wheels))
 

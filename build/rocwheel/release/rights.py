@@ -1,7 +1,7 @@
-"""Who may do what in a channel's bucket: the rights of each role, as data and as S3 policies.
+"""The rights of each role in a channel's bucket, as data and as S3 policies.
 
-One machine has one role. What a role may not do is refused by the store, not by this program: a
-runner that was taken over can store verdicts on one family and nothing else. The table in
+One machine has one role. The store refuses what a role may not do, not this program: a runner in
+an attacker's hands can store verdicts on one family and nothing else. The table in
 `docs/how-to/buckets.md` is derived from this, and tests run every command with exactly these rights
 against a server that enforces them. (Policies: AWS IAM, JSON policy element reference.)
 """
@@ -50,7 +50,7 @@ WHEELS: Final = "{staging}/*.whl"
 METADATA: Final = "{staging}/*.whl.metadata"
 MANIFESTS: Final = (f"{{staging}}/{OURS}/manifests/*", f"{{staging}}/*/{OURS}/manifests/*")
 PROBE: Final = f"{OURS}/probe*"
-# A night. Who runs a cell tells of cells of its kind, whose names begin with it; a plan is
+# A night. A machine records cells of its kind, whose names begin with it; a plan is
 # commands, so only who builds makes one.
 NIGHT: Final = (f"{nights.ROOT}/*", f"{nights.HOSTS}/*")
 HOSTS: Final = f"{nights.HOSTS}/*"
@@ -70,7 +70,7 @@ class Role(Plain, frozen=True):
     name: str
     about: str
     may: Mapping[str, tuple[str, ...]]  # action -> keys
-    may_not: Mapping[str, tuple[str, ...]] = {}  # whatever is allowed
+    may_not: Mapping[str, tuple[str, ...]] = {}  # even if it is allowed
 
 
 ROLES: Final = {

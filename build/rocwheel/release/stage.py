@@ -1,4 +1,4 @@
-"""Staging: a wheelhouse into `v2-staging/<family>/`, whole, once, and listed when it returns."""
+"""Staging: uploads a wheelhouse to `v2-staging/<family>/`, whole and once, and lists it."""
 
 from collections.abc import Callable, Collection
 from dataclasses import dataclass

@@ -1,4 +1,4 @@
-"""`status`: every wheel set of a family: staged, gated, released, and what holds it up."""
+"""`status`: every wheel set of a family: staged, gated or released, and what blocks it."""
 
 import shlex
 from collections.abc import Iterable, Mapping
@@ -53,7 +53,7 @@ class SetStatus(Plain, frozen=True, kw_only=True):
 
     @property
     def released(self) -> str:
-        """When it was; "" where it never was."""
+        """The time of its release; "" where it never was released."""
         return self.known.first if self.is_released else ""
 
     @property
@@ -127,7 +127,7 @@ HEADER: Final = ("set", "state", "JAX", "ROCm", "CPython", "age", "files", "next
 
 
 class Overview(Plain, frozen=True, kw_only=True):
-    """Everything two places know: sets, the youngest first, and what is wrong with their logs."""
+    """The sets of two places, the youngest first, and problems of their logs."""
 
     sets: tuple[SetStatus, ...]
     problems: tuple[str, ...]
@@ -154,8 +154,8 @@ def read(
 ) -> Overview:
     """Read both logs, and manifest and verdicts of sets that are staged and not released.
 
-    `look` is of how many of those, the youngest; the logs alone say nothing of verdicts. Pages of
-    the release tell whether its log lost its end.
+    `look` limits the latter to the youngest; the logs alone say nothing about verdicts. Pages of
+    the release show whether its log lost its end.
     """
     staged, released = (log.read(place).of(place.family) for place in (staging, release))
     damage = operations.damage(release, released, released.projects if asks_pages else ())
@@ -165,19 +165,19 @@ def read(
         reverse=True,
     )
     files = staging.each(lambda known: _file(staging.at(known.home), known.id), waiting[:look])
-    cells = {cell for _, _, told in files for cell in verdicts.cells(told)}
+    cells = {cell for _, _, found in files for cell in verdicts.cells(found)}
     before = verdicts.released_coverage(release, released, cells)
     look_at = partial(_doubt, release, channel)
     doubts = dict(release.each(look_at, released.sets.values()))
     judged: dict[str, tuple[Decision | None, str]] = {
         known.id: (None, NOT_LOOKED) for known in waiting
     }
-    for known, (manifest, why, told) in zip(waiting, files, strict=False):
+    for known, (manifest, why, found) in zip(waiting, files, strict=False):
         judged[known.id] = None, why
         try:
             if manifest:
                 at = staging.at(known.home)
-                said, _ = judge(at, manifest, family, channel, told, before=before, now=now)
+                said, _ = judge(at, manifest, family, channel, found, before=before, now=now)
                 judged[known.id] = said, ""
         except TrustError as exc:
             judged[known.id] = None, str(exc)

@@ -1,8 +1,8 @@
-"""What must be true of a wheel set before it goes anywhere: complete, closed, in order.
+"""Checks a wheel set before it is staged: it is complete, closed and in order.
 
-Complete: every CPython of the manifest has its wheels. Closed: whatever a wheel requires by a name
-of the set is satisfied by the set, so that an installer finds it in our index and nowhere else.
-In order: nothing sorts below what is released already, or installers would keep the old one.
+Complete: every CPython of the manifest has its wheels. Closed: each requirement on a name of the
+set is satisfied by the set, so that an installer finds it in our index alone. In order: no version
+sorts below a released one, or installers would keep the old one.
 """
 
 import re

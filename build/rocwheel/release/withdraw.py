@@ -49,7 +49,7 @@ REFUSED: Final = {
     Standing.LISTED: ("was not rolled back", "look at `status` for what is released"),
     Standing.HELD: (
         "was rolled back",
-        "`restore --reason WHY` puts it back; a mended build needs a new version",
+        "`index restore --reason WHY` puts it back; a corrected build needs a new version",
     ),
     Standing.PRUNED: (
         "was pruned",
@@ -60,7 +60,7 @@ REFUSED: Final = {
 
 @dataclass(frozen=True, kw_only=True)
 class Change(Operation):
-    """Yank, unyank, roll back or restore a set, or yank single files of whatever sets list them."""
+    """Yank, unyank, roll back or restore a set, or yank single files in any set."""
 
     action: Action
     set_id: str = ""
@@ -276,8 +276,8 @@ def plan(
 def withdrawn(place: Place, known: Known) -> PromotionError:
     """Return the error for a set taken back at a place; it names the person and the remedy."""
     why, hint = REFUSED[known.standing]
-    told = f"{known.by}: {known.reason}" if known.reason else known.by
-    return PromotionError(f"{place.location}: {known.id[:12]} {why} by {told}", hint=hint)
+    by = f"{known.by}: {known.reason}" if known.reason else known.by
+    return PromotionError(f"{place.location}: {known.id[:12]} {why} by {by}", hint=hint)
 
 
 def place_of(places: Sequence[Place], filename: str) -> Place:

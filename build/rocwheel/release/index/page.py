@@ -1,7 +1,7 @@
 """One page of an index: a value, and its two forms (PEP 691, 700, 714, 592, 740 and PEP 503).
 
-A page says which state of the log it shows: its number is a *mark* in its bytes, so that no two
-pages are ever the same bytes again, and a page that is newer than its reader is known as that.
+A page contains the number of the log's state that it shows, its *mark*. So no two pages ever have
+the same bytes, and a reader notices a page that is newer than itself.
 Keys that start with an underscore are a server's own by PEP 700.
 """
 
@@ -52,7 +52,7 @@ class Page(Plain, frozen=True, kw_only=True):
     whole: frozenset[str] = frozenset()  # versions whose sets bring a jaxlib of their own
 
     def __post_init__(self) -> None:
-        """Keep the order that every publisher renders alike."""
+        """Sort the files, so that every publisher renders the same bytes."""
         ordered = sorted(self.files, key=lambda file: file.filename)
         ordered.sort(key=lambda file: parsed(file.version), reverse=True)
         msgspec.structs.force_setattr(self, "files", tuple(ordered))
@@ -74,7 +74,7 @@ class Page(Plain, frozen=True, kw_only=True):
         return urljoin(f"{index_url}{self.project}/", name)
 
     def to_html(self, *, index_url: str, compat: str = "") -> bytes:  # noqa: ARG002
-        """Return the page as pip reads it and as a person does; `index_url` is shown."""
+        """Return the page for pip and for people; `index_url` is shown."""
         groups = [(v, list(files)) for v, files in groupby(self.files, lambda item: item.version)]
         blocks = (
             _version(files, self, index_url, is_open=at < UNFOLDED)
@@ -148,7 +148,7 @@ def mark(data: bytes) -> int | None:
 
 
 def with_mark(data: bytes, number: int) -> bytes:
-    """Return a page of ours as it would be if it showed the state of this number."""
+    """Return a page of ours with another state's number."""
     for pattern in _MARKED:
         if match := pattern.search(data):
             return b"%b%d%b" % (data[: match.start(1)], number, data[match.end(1) :])

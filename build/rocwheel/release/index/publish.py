@@ -1,8 +1,8 @@
-"""Publishing pages: `settle` makes them show a state of the log, however often it is stopped.
+"""Publishes pages: `settle` makes them show a state of the log, even after it was stopped.
 
-A page is put only where it is older than the state and lists something else, and only in place of
+A page is put only if it is older than the state and lists something else, and only in place of
 exactly what was read. Since each page carries the number of its state in its bytes, a publisher
-that was held up for hours finds its page changed and leaves it.
+that was delayed for hours finds its page changed and leaves it.
 """
 
 from __future__ import annotations
@@ -57,7 +57,7 @@ class Form(Plain, frozen=True, kw_only=True):
 
 
 def forms(place: Place, page: Shown, *, folder_keys: bool) -> tuple[Form, ...]:
-    """Return all objects of one page at a place; what is served first comes last."""
+    """Return all objects of one page at a place; the one served first comes last."""
     index = place.of(page.family)
     compat = "" if place.is_staging else COMPAT
     html = page.to_html(index_url=index.url, compat=compat)
@@ -79,16 +79,16 @@ def settle(
     removing: bool,
     log_end: Callable[[], int],
     claims: Iterable[Claim] = (),
-    mends: bool = False,
+    repairs: bool = False,
 ) -> None:
     """Let every page show at least its state, the pages others need before (or after) theirs.
 
-    Between the two it waits until no copy of the earlier pages can be left on the way to an
-    installer. Raises StoreError; what was not done then is done by the next `settle`.
+    Between the two it waits until no cache on the way to an installer can have an older copy of the
+    earlier pages. Raises StoreError; the next `settle` does the rest.
 
     A page that is ahead of the state was put by a faster process, after an entry of the log. Where
     `log_end`, asked after the page was read, says that there is none, it is an error, or with
-    `mends` a page to put. What `claims` read before is not read again where it must be put: the
+    `repairs` a page to put. What `claims` read before is not read again where it must be put: the
     put itself finds out whether it is still what was read.
     """
     early = {claim.info.key: claim for claim in claims}
@@ -107,7 +107,7 @@ def settle(
     for wanted in steps:
         seen = place.each(lambda form: _look(place, form, early.get(form.key)), wanted)
         if max(item.number for item in seen) > wanted[0].number:
-            seen = _without_entry(place, wanted, seen, log_end(), mends=mends)
+            seen = _without_entry(place, wanted, seen, log_end(), repairs=repairs)
         if any(item.is_behind for item in seen) and (left := copies_end - time.monotonic()) > 0:
             time.sleep(left)
         ends = place.each(partial(_put, place), seen)
@@ -119,8 +119,8 @@ def await_public(
 ) -> None:
     """Wait until the public URL lists the files (or, `absent`, no longer does).
 
-    A CDN may show an old page for as long as its headers allow. Raises StoreError when it does
-    so for longer than `seconds`. Does nothing for a place without a public URL.
+    A CDN may show an old page for as long as its headers allow. Raises StoreError after `seconds`.
+    Does nothing for a place without a public URL.
     """
     if not place.public_url:
         return
@@ -157,7 +157,7 @@ def _unlike(client: Client, url: str, wanted: set[tuple[str, str]], *, absent: b
 
 
 def page_seconds(indexes: Sequence[Place], projects: Collection[str]) -> int:
-    """Return how long copies of these pages may be kept, by what they are stored with."""
+    """Return how long copies of these pages may be kept, by their stored headers."""
     if not (indexes and projects):
         return 0
     place, pages = indexes[0], product(indexes, projects)
@@ -198,7 +198,7 @@ class Claim(Plain, frozen=True, kw_only=True):
 
 
 def claimed(place: Place, project: str) -> Claim | None:
-    """Return what a page says that is stored under this project's name; None where none is."""
+    """Return the claim of the page stored under this project's name; None where there is none."""
     plain = place.views(project, folder_keys=False)[0]
     for key in (plain, place.json(project)):
         data, info = glance(place.store, key)
@@ -237,11 +237,11 @@ def _look(place: Place, form: Form, early: Claim | None = None) -> _Seen:
 
 
 def _without_entry(
-    place: Place, wanted: Sequence[Form], seen: Sequence[_Seen], end: int, *, mends: bool
+    place: Place, wanted: Sequence[Form], seen: Sequence[_Seen], end: int, *, repairs: bool
 ) -> list[_Seen]:
     """Mark pages that show entries after `end`, which the log does not have, to be put."""
     wrong = [form for form, item in zip(wanted, seen, strict=True) if item.number > end]
-    if wrong and not mends:
+    if wrong and not repairs:
         raise AheadError(
             place, place.store.locate(wrong[0].key), max(item.number for item in seen), end
         )

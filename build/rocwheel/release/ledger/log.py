@@ -1,7 +1,7 @@
-"""The log of one place in its store: reading what it says, committing the next entry.
+"""The log of one place in its store: reads its state, and commits the next entry.
 
 `_rocwheel/log/<n>.json` is created once and never deleted; creating number n+1 *is* the commit of
-an operation, so of two that decided on the same state one wins and the other decides again.
+an operation. Of two that decided on the same state, one wins and the other decides again.
 `state.json` is a snapshot of the fold. It may lag, and is only written once the pages show it.
 
 Before 0.3 each family had such a log below `<prefix>/<family>/`, and sets for several below
@@ -47,7 +47,7 @@ TRIES: Final = 5  # to learn how a commit ended
 
 
 class UnknownError(StoreError):
-    """A write was sent, and it is not known whether it took effect."""
+    """It is not known whether a write took effect."""
 
 
 class _Snapshot(Value, frozen=True, kw_only=True):
@@ -129,9 +129,9 @@ def _named(state: IndexState) -> tuple[str, ...]:
 
 
 def skip(place: Place, entry: Transition) -> None:
-    """Write an entry, as what follows the one before it, in place of one that is lost or damaged.
+    """Write an entry that follows the one before it, in place of a lost or damaged one.
 
-    Nothing else ever writes over an entry of a log. Raises StoreError.
+    Nothing else writes over an entry of a log. Raises StoreError.
     """
     before = _folded(place, _start(place), until=entry.number - 1)
     head = before.head if before.number == entry.number - 1 else ""
@@ -141,7 +141,7 @@ def skip(place: Place, entry: Transition) -> None:
 
 
 def differ(place: Place, state: IndexState, again: IndexState) -> bool:
-    """Return whether the log, folded afresh and undamaged, gives another state than this one."""
+    """Return whether the undamaged log, folded from its start, gives another state than this."""
     is_damaged = again.torn if place.is_staging else bool(again.damage)
     return (
         not is_damaged
@@ -156,8 +156,8 @@ def differ(place: Place, state: IndexState, again: IndexState) -> bool:
 def commit(place: Place, entry: Transition) -> str:
     """Create an entry; return its digest, or "" when another one has its number.
 
-    An error is no proof of losing: what is there afterwards decides. Raises UnknownError where
-    that cannot be read either, RefusedError where the store did not let us write.
+    An error does not prove that the write failed: the entry that is there afterwards decides.
+    Raises UnknownError where that cannot be read either, RefusedError where the store refused it.
     """
     key, body = place.log(entry.number), entry.to_bytes()
     digest = files.sha256(body)
@@ -192,8 +192,8 @@ def commit(place: Place, entry: Transition) -> str:
 def save(place: Place, state: IndexState) -> IndexState:
     """Write the snapshot of a state that the pages show; a newer one stays.
 
-    Nothing depends on it but time: what fails here is no failure of the operation. Of two that
-    write at once the files may be one's and the sets the other's: then they are made again.
+    It only saves time, so a failure here is none of the operation. If two write at once, the files
+    may be one's and the sets the other's: then they are made again.
     """
     try:
         state = load(place, state, None)
@@ -367,8 +367,8 @@ def _folded(
 ) -> IndexState:
     """Apply every entry after the state's number, or those up to `until`; not those to skip.
 
-    Where a release ends its folder tells; there a hole is damage, at staging the end. `folder` is
-    that of a log of before 0.3.
+    A release ends where its folder does, and a hole is damage; at staging a hole is the end.
+    `folder` is that of a log of before 0.3.
     """
     last = until
     if until is None and not place.is_staging:
@@ -421,7 +421,7 @@ def _check_format(place: Place, data: bytes, where: str, state: IndexState) -> N
     try:
         envelope = _ENVELOPE.decode(data)
     except (msgspec.MsgspecError, RecursionError):
-        return  # garbage, which is told later
+        return  # garbage, which is reported later
     follows = (envelope.number, envelope.previous) == (state.number + 1, state.head)
     if envelope.format > FORMAT and (follows or not place.is_staging):
         version = f"rocwheel ≥ {envelope.needs}" if envelope.needs else "a newer rocwheel"

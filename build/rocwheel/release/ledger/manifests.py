@@ -19,7 +19,7 @@ THREADS: Final = 4  # wheels that are downloaded at once
 
 
 def put(place: Place, manifest: Manifest) -> None:
-    """Store a manifest; the same one again is nothing to do."""
+    """Store a manifest, once; the same one again changes nothing."""
     key = place.manifest(manifest.sha256)
     place.store.create(key, manifest.to_bytes(), headers=place.record_headers)
 

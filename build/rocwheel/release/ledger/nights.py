@@ -54,7 +54,7 @@ class Phase(enum.Enum):
 
 
 class CauseClass(enum.Enum):
-    """What a cell that did not pass tells of: the data in `ci/causes.yaml` say it of texts."""
+    """The cause of a cell that did not pass; `ci/causes.yaml` maps texts to it."""
 
     WHEELS = "wheels"
     TESTS = "tests"
@@ -66,7 +66,7 @@ class CauseClass(enum.Enum):
 
 
 class Needs(Value, frozen=True, kw_only=True):
-    """What a cell takes of a machine, and which machines may run it."""
+    """The resources of a cell, and the machines that may run it."""
 
     cpus: int = 1
     memory_mib: int = 512
@@ -205,7 +205,7 @@ class Ended(Value, frozen=True, kw_only=True):
 
 
 class Lease(Value, frozen=True, kw_only=True):
-    """The sign that an attempt is alive; its time is when the store took it."""
+    """The sign that an attempt is alive; its time is the store's."""
 
     token: str  # of the attempt that has it
     times: int  # it was renewed, so that no two have the same bytes
@@ -281,7 +281,7 @@ class Nights:
         self.compare_clocks(key, now)
 
     def compare_clocks(self, written: str, now: datetime) -> None:
-        """Hold the store's time of an object just written against ours. Raises ConfigError."""
+        """Compare the store's time of an object just written with ours. Raises ConfigError."""
         info = self.store.info(written)
         off = abs(info.modified - now) if info else timedelta(0)
         if off > LATE:
@@ -390,7 +390,7 @@ class Nights:
         return False
 
     def _silence(self, night: str, cell: str, one: CellAttempt) -> timedelta:
-        """Return how long an attempt gave no sign; for ever once another one took its lease."""
+        """Return how long an attempt was silent; for ever once another one took its lease."""
         key = self._lease(night, cell, one.number)
         data, info = glance(self.store, key)
         if info and one.begun:

@@ -36,7 +36,7 @@ SetId = Annotated[str, msgspec.Meta(pattern=r"\A([0-9a-f]{64}|foreign(-[a-z][0-9
 
 
 class Action(enum.Enum):
-    """What an entry of the log does."""
+    """The kinds of entries of the log."""
 
     STAGE = "stage"
     PROMOTE = "promote"
@@ -99,7 +99,7 @@ class Transition(Value, frozen=True, kw_only=True):
 
     number: int
     previous: str  # SHA-256 of the entry before; "" where there is none
-    id: str  # of the operation: tells its own entry from another's
+    id: str  # of the operation, which recognises its own entry by it
     action: Action
     time: str  # ISO 8601, UTC
     by: str
@@ -574,7 +574,7 @@ def _passed(entry: Transition) -> dict[str, dict[str, tuple[str, ...]]]:
     """Return the suites that passed, by family and CPython, as an entry's evidence says."""
     passed: dict[str, dict[str, tuple[str, ...]]] = {}
     for family, said in _evidence(entry).items():
-        with suppress(msgspec.ValidationError):  # else it tells nothing
+        with suppress(msgspec.ValidationError):  # else it says nothing
             for cell in msgspec.convert(said.get("cells", []), list[_Cell]):
                 suites = passed.setdefault(family, {}).get(cell.python, ())
                 if cell.state == "pass":
@@ -612,7 +612,7 @@ def _stand(standing: Standing, *, only: Collection[Standing | None]) -> Change:
 
 
 def _prune(state: IndexState, entry: Transition) -> IndexState:
-    """Let the sets go of their files; names that no set holds then are spent."""
+    """Release the files of the sets; names that no set holds then are spent."""
     leaving, listings = set(entry.sets), dict(state.listings)
     for project in touched(state, entry):
         listing = state.listing(project)

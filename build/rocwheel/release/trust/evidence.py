@@ -1,8 +1,9 @@
-"""Statements in a wheelhouse and in a store, and what they prove of a set before it is promoted.
+"""Statements in a wheelhouse and in a store, and what they prove about a set before promotion.
 
 A provenance lies under its own digest, the results of one runner's key about one cell under their
-numbers: number n names the digest of number n - 1, so a failure that was taken out before a pass
-leaves a gap. The last one leaves none but in a bucket with Object Lock: only the pruner may delete.
+numbers. Number n names the digest of number n - 1, so a failure that was removed before a pass
+leaves a gap. Removing the last one leaves a gap only in a bucket with Object Lock; so only the
+pruner may delete.
 """
 
 from __future__ import annotations
@@ -51,7 +52,7 @@ class Evidence(Plain, frozen=True, kw_only=True):
 
 
 def state_build(wheelhouse: Path, signer: Signer, *, again: Manifest | None = None) -> Path:
-    """Sign how a wheelhouse was built, as its build.json has it; one that is signed stays.
+    """Sign how a wheelhouse was built, by its build.json; a signed statement stays.
 
     With a set that was built `again` there, sign that this set was reproduced. Raises ConfigError
     for a folder without a build.json, TrustError.
@@ -72,7 +73,7 @@ def unsigned_build(wheelhouse: Path, again: Manifest | None = None) -> bytes:
 
 
 def leave_build(wheelhouse: Path, again: Manifest) -> Path:
-    """Write, unsigned, that a set was reproduced in a wheelhouse."""
+    """Write the unsigned statement that a wheelhouse reproduces its set."""
     path = wheelhouse / REPRODUCED
     files.write(path, unsigned_build(wheelhouse, again))
     return path
@@ -85,9 +86,9 @@ def sign_file(path: Path, data: bytes, signer: Signer) -> Path:
 
 
 def built(wheelhouse: Path) -> bytes:
-    """Return the signed lines of who built a wheelhouse, and who built it again.
+    """Return the signed provenances of a wheelhouse, of its build and of builds again.
 
-    Raises TrustError for what is no statement.
+    Raises TrustError for an invalid statement.
     """
     folder = wheelhouse if wheelhouse.is_dir() else wheelhouse.parent
     paths = (path for name in (PROVENANCE, REPRODUCED) if (path := folder / name).is_file())
@@ -138,23 +139,23 @@ def gather(
         raise TrustError(first, hint=hint, detail="\n".join(more))
     if case.trust.rule(case.channel).locked:
         check_locked(manifest, case.trust)
-    told = [link for link in made if link.stated.key]
+    keyed = [link for link in made if link.stated.key]
     # a chain goes along as a whole: what does not count is one of those that come before
     chains = {link.stated.cell for link in good[KeyRole.RUNNER]}
     chained = [link for link in made if link.signed and link.holds and link.stated.cell in chains]
     return Evidence(
         lines={x.stated.sha256: x.stated.data for x in (*good[KeyRole.BUILDER], *chained)},
-        signed=frozenset(link.stated.key for link in told if link.is_good),
-        refused={link.stated.key: link.about for link in told if link.holds and not link.counts},
-        broken={link.stated.key: link.about for link in told if not link.holds},
-        void=frozenset(link.stated.key for link in told if link.is_void),
+        signed=frozenset(link.stated.key for link in keyed if link.is_good),
+        refused={link.stated.key: link.about for link in keyed if link.holds and not link.counts},
+        broken={link.stated.key: link.about for link in keyed if not link.holds},
+        void=frozenset(link.stated.key for link in keyed if link.is_void),
         approvals={link.word: link.stated.data for link in good[KeyRole.APPROVER] if link.word},
         doubts=notes[KeyRole.APPROVER],
     )
 
 
 def check_built(place: Place, manifest: Manifest, case: Case) -> None:
-    """Raise TrustError for a set that a builder must have signed, and none has: a stranger's."""
+    """Raise TrustError for a set without the builder's signature that it needs."""
     if KeyRole.BUILDER in case.required:
         gather(place, manifest, (), case)
 
@@ -225,7 +226,7 @@ def _stated(place: Place, manifest: str, results: Sequence[FoundVerdict]) -> Ite
         raise TrustError(f"{place.store.locate(base)}: {what}", hint="remove what is none of ours")
 
     def read(name: str) -> bytes:
-        """Return a statement's bytes; of one that is too long nothing, which is no statement."""
+        """Return a statement's bytes; none if it is too long, which is no valid statement."""
         return b"" if infos[name].size > LARGEST else place.store.read(infos[name].key)[0]
 
     old = {item.sha256: item for item in results if item.verdict and not item.keyid}

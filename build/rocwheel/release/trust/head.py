@@ -1,8 +1,8 @@
-"""The head statement of a release: with which entry its log ends, what stands there, until when.
+"""The head statement of a release: the last entry of its log, the state of its sets, an expiry.
 
-A copy of an earlier day looks like the index of today. So a promoter's key signs how far the log
-goes, and until when that can be believed: TUF's timestamp role. It names tables with where each set
-stands and with which statements, so that a user needs no walk through the log. The tables lie under
+A copy of the index from an earlier day looks like that of today. So a promoter's key signs with
+which entry the log ends, and when that expires, as TUF's timestamp role does. It names tables of
+sets, with their standing and statements, so that a user need not read the log. The tables lie under
 their digests, one for each two first digits of a set: a promotion writes one of them again.
 """
 
@@ -38,7 +38,7 @@ Table = Mapping[str, Mapping[str, tuple[str, str]]]  # set -> family -> standing
 
 
 class Head(Value, frozen=True, kw_only=True):
-    """What a head statement says."""
+    """The fields of a head statement."""
 
     number: int  # of the last entry of the log
     digest: str  # of that
@@ -54,9 +54,9 @@ class Head(Value, frozen=True, kw_only=True):
 def renew(
     place: Place, state: IndexState, channel: Channel, signer: Signer | None, *, now: datetime
 ) -> None:
-    """State with a promoter's key how a release stands; a later statement stays.
+    """Write a release's head statement with a promoter's key; a later statement stays.
 
-    Without a key nothing is written: who reads it then sees that it lags. Raises StoreError.
+    Without a key nothing is written, and readers see that it lags. Raises StoreError.
     """
     if signer is None or place.is_staging or not state.number:
         return
@@ -117,12 +117,12 @@ def _views(known: Known) -> Iterator[tuple[str, Known]]:
 
 
 def read_table(data: bytes, manifest: str, *, name: str) -> Mapping[str, tuple[str, str]]:
-    """Return where a set stands in each family, with which statements. Raises ConfigError."""
+    """Return a set's standing and statements in each family. Raises ConfigError."""
     return decoded(data, dict[str, dict[str, tuple[str, str]]], name=name).get(manifest, {})
 
 
 def read(data: bytes, trust: Trust, *, now: datetime, name: str) -> Head:
-    """Check a head statement and return what it says. Raises TrustError, also where it expired."""
+    """Check a head statement and return it. Raises TrustError, also for an expired one."""
     signed = envelope.read(data, trust, name=name)
     if signed.statement.predicate_type != PREDICATE:
         raise TrustError(f"{name}: predicateType: no head statement", hint=RENEW)
@@ -146,14 +146,14 @@ def read(data: bytes, trust: Trust, *, now: datetime, name: str) -> Head:
 
 
 def _unchecked(data: bytes) -> Head | None:
-    """Return what a stored statement says, whoever made it; None for what is none."""
+    """Return a stored statement of any signer, unchecked; None for an invalid one."""
     with suppress(TrustError, msgspec.ValidationError):
         return msgspec.convert(envelope.parse(data, name="").statement.predicate, Head)
     return None
 
 
 class Seen:
-    """The newest heads that this machine saw, by where: none that is older is believed again."""
+    """The newest heads that this machine saw, by place; older ones are refused."""
 
     def __init__(self, cache: Path) -> None:
         """Take the cache folder of this user."""
@@ -165,7 +165,7 @@ class Seen:
         return {}
 
     def check(self, where: str, number: int, digest: str, *, at_least: int = 0) -> Iterator[str]:
-        """Yield why a head is older than one that was seen, or another; remember it else."""
+        """Yield why a head is older than one seen before, or another; else remember it."""
         known = self.known()
         seen = known.get(where, (0, ""))
         if number < max(seen[0], at_least):
@@ -192,9 +192,9 @@ def check(
     now: datetime,
     at_least: int = 0,
 ) -> tuple[list[str], str]:
-    """Return what is wrong with how far a release's log goes, and whether its head lags.
+    """Return the problems of a release's end, and whether its head lags.
 
-    Where the channel requires no promoter nobody signs one, and nothing is remembered.
+    Without a required promoter there is no head, and nothing is remembered.
     """
     if place.is_staging:
         return [], ""

@@ -1,4 +1,4 @@
-"""What an index offers, as installers see it, and what its release's head says about each wheel."""
+"""Reads an index as installers see it, and its release's head about each wheel."""
 
 from __future__ import annotations
 
@@ -23,14 +23,14 @@ from rocwheel.release.trust.policy import Trust
 from rocwheel.release.trust.verifier import RELEASE, ChainLink
 
 MOST_BYTES: Final = 64 << 20  # of a page, and of a set's statements
-HEAD: Final = "head"  # the role of the link that tells until when an index can be believed
+HEAD: Final = "head"  # the role of the link with the head's expiry
 _PUBLIC: Final = re.compile(
     r"(.+/_rocwheel/)attestations/([0-9a-f]{64})/(?:([^/]+)/)?bundle\.jsonl"
 )
 
 
 class _Page(msgspec.Struct):
-    """What is asked of a PEP 691 page; other fields are passed over."""
+    """The fields of a PEP 691 page that are used."""
 
     files: tuple[_File, ...] = ()
     projects: tuple[dict[str, str], ...] = ()
@@ -44,7 +44,7 @@ class _File(msgspec.Struct):
 
 
 class OfferedWheel(Plain, frozen=True, kw_only=True):
-    """A wheel of an index: the digest that its page states, and where statements about it are."""
+    """A wheel of an index: the digest on its page, and the place of statements about it."""
 
     filename: str
     sha256: str
@@ -53,7 +53,7 @@ class OfferedWheel(Plain, frozen=True, kw_only=True):
 
 
 class Asked(Plain, frozen=True, kw_only=True):
-    """A file that is to be verified, with its statements and what the index says of them."""
+    """A file to verify, with its statements and the index's head."""
 
     name: str
     sha256: str
