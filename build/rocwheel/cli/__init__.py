@@ -51,8 +51,8 @@ STAGES: Final = {
         "nightly": ("nightly", "Plan a night, run it, and look after it."),
     },
     "Users": {
-        "check_install": ("check_install", "Check whether installed wheels work on this machine."),
-        "compat": ("compat", "Print which JAX goes with which ROCm, GPU and CPython."),
+        "check_install": ("users", "Check whether installed wheels work on this machine."),
+        "compat": ("users", "Print which JAX goes with which ROCm, GPU and CPython."),
     },
     "Shell": {
         "completion": ("completion", "Print shell completion code."),
@@ -61,14 +61,14 @@ STAGES: Final = {
 # names of earlier releases, for one release more: where they are now, and the function
 MOVED: Final = {
     "bump": ("pins bump", "bump:bump"),
-    "cache": ("doctor cache", "cache:cache"),
-    "channels": ("trust channels", "channels:channels"),
+    "cache": ("doctor cache", "doctor:cache"),
+    "channels": ("trust channels", "trust:channels"),
     "configure": ("dev configure", "bazel:configure"),
     "fetch_rocm": ("rocm fetch", "rocm:fetch_rocm"),
     "pin": ("pins", "bump:pins"),
     "prune": ("index prune", "release:prune"),
     "rebuild": ("wheel rebuild", "dist:rebuild"),
-    "report": ("nightly report", "report:report"),
+    "report": ("nightly report", "nightly_upkeep:report"),
     "restore": ("index restore", "release:restore"),
     "runtime_images": ("image runtime", "runtime:runtime_images"),
     "serve": ("index serve", "index:serve"),

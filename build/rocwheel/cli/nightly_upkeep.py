@@ -1,4 +1,4 @@
-"""`nightly status`, `check`, `changes`, `retry`, `drop`, `stop`, `clear` and `prune`."""
+"""`nightly status`, `check`, `changes`, `retry`, `drop`, `stop`, `clear`, `prune`, `report`."""
 
 from __future__ import annotations
 
@@ -12,11 +12,13 @@ from typing import Any
 
 import click
 
+import amdgpu_family_matrix as matrix
 from rocwheel.base.console import columns, count, duration
 from rocwheel.base.errors import CommandError, ConfigError, HostError
 from rocwheel.cli import as_called, command_line, known
 from rocwheel.cli.app import App
 from rocwheel.cli.nightly_options import (
+    LATEST,
     NightTarget,
     cell_argument,
     document_of,
@@ -26,8 +28,16 @@ from rocwheel.cli.nightly_options import (
     truth_of,
     whole,
 )
-from rocwheel.cli.options import COUNT, PATH, dry_run, option
-from rocwheel.cli.target import PersonOptions, StoreOptions, person_options, store_options
+from rocwheel.cli.options import COUNT, PATH, dry_run, group, option
+from rocwheel.cli.target import (
+    FamiliesOptions,
+    PersonOptions,
+    StoreOptions,
+    families_options,
+    judging,
+    person_options,
+    store_options,
+)
 from rocwheel.night import page, slurm, standing, upkeep
 from rocwheel.night.standing import CellStanding
 from rocwheel.release.ledger.nights import Book, CauseClass
@@ -246,3 +256,49 @@ def prune(
     upkeep.prune(plan, where.nights, who)
     said = f"{count(len(plan.nights), 'night')} pruned"
     return app.emit({"nights": list(plan.nights)}, said)
+
+
+@group("report")
+def report() -> None:
+    """Make pages for people."""
+
+
+@report.command("state")
+@option("--night", metavar="NAME", default=LATEST, help="The night to sum up.")
+@option("--output", type=PATH, help="Write it there, too.")
+@option("--nights", type=COUNT, default=30, help="How many are shown.")
+@families_options
+@dry_run
+@click.pass_obj
+def state(
+    app: App,
+    *,
+    night: str,
+    output: Path | None,
+    nights: int,
+    target: FamiliesOptions,
+    dry_run: bool,
+) -> None:
+    """Sum up a night and publish the page of all families at <store>/status/.
+
+    The page is made from the summaries of the shown nights alone.
+    """
+    where = NightTarget(app, target)
+    names = where.nights.names()
+    night = where.night(night) if names or night != LATEST else ""
+    if dry_run:
+        app.emit_plan([f"summary of {night or 'no night'}", where.store.locate(page.PAGE)])
+        return
+    pages = page.NightPages(
+        nights=where.nights,
+        channel=judging(app, where.channel),
+        families=matrix.FAMILIES | target.own_families(app),
+        now=app.now(),
+        console=app.console,
+        shown=nights,
+    )
+    body, shown = pages.publish(night)
+    if output:
+        app.write(output, body.decode())
+    url = page.page_url(where.channel, where.store)
+    app.emit({"page": url, "nights": shown, "bytes": len(body)}, url)

@@ -1,8 +1,9 @@
-"""`trust`: keys that sign, who may sign what, and the chain behind a downloaded wheel."""
+"""`trust`: keys that sign, who may sign what, the chain behind a wheel, rights in a bucket."""
 
 from __future__ import annotations
 
 import itertools
+import json
 import re
 from collections.abc import Iterable, Iterator
 from datetime import timedelta
@@ -13,6 +14,7 @@ from urllib.parse import unquote
 import click
 
 from rocwheel.base import files
+from rocwheel.base.choices import ROLES
 from rocwheel.base.console import columns, printable
 from rocwheel.base.download import Client, Retry
 from rocwheel.base.errors import ConfigError, named
@@ -31,9 +33,9 @@ from rocwheel.cli.target import (
     target_options,
     trusting,
 )
-from rocwheel.records import manifest, places
+from rocwheel.records import families, manifest, places
 from rocwheel.records.places import Place
-from rocwheel.release import operations, promote, proof, withdraw
+from rocwheel.release import operations, promote, proof, rights, withdraw
 from rocwheel.release.index.channels import Channel
 from rocwheel.release.ledger import log
 from rocwheel.release.ledger.state import Action
@@ -318,3 +320,37 @@ def _asked(app: App, asked: str, statements: str, reader: online.Reader) -> Iter
     else:
         for found in reader.offers(what):
             yield reader.asked(found, what, found.filename, found.sha256)
+
+
+@group("channels")
+def channels() -> None:
+    """Print what each role may do in a channel's bucket."""
+
+
+@channels.command("rights")
+@option(
+    "--role",
+    type=click.Choice(ROLES),
+    required=True,
+    help="What the machine does; docs/how-to/buckets.md has a table.",
+)
+@option(
+    "--repository",
+    metavar="OWNER/NAME",
+    help="Print the role's trust policy for GitHub Actions of this repository, too.",
+)
+@target_options
+@click.pass_obj
+def show_rights(app: App, role: str, repository: str, target: TargetOptions) -> None:
+    """Print the S3 policy of a role: what it may do in the channel's bucket, and nothing more.
+
+    Without --family it is for all families; name one for a runner.
+    """
+    if repository and repository.count("/") != 1:
+        raise ConfigError(f"--repository: {repository!r}: no repository", hint="write OWNER/NAME")
+    family = families.named(target.family).name if target.family else "*"
+    document = rights.policy(target.open(app), rights.ROLES[role], family=family)
+    if repository:
+        trust = rights.trust(rights.ROLES[role], repository)
+        document = {"rights": document, "trust": trust}
+    app.emit(document, json.dumps(document, indent=2))
