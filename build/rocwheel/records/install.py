@@ -211,6 +211,15 @@ class Install(Plain, frozen=True, kw_only=True):
         return tuple(_line(*command, *words) for words in (ours, self._others) if words)
 
 
+def newest(plugin: str, index: str) -> tuple[str, str]:
+    """Return the lines that install the newest release of an index for one's CPython, then jax.
+
+    The plugin requires the pjrt of its own version, and nothing else.
+    """
+    version = f"pip show {plugin} | sed -n 's/^Version: \\([0-9.]*[0-9]\\).*/\\1/p'"
+    return _line("pip", "install", "--index-url", index, plugin), f'pip install "jax==$({version})"'
+
+
 def _file(*lines: str) -> str:
     return "".join(f"{line}\n" for line in lines)
 

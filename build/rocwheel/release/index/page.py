@@ -21,6 +21,7 @@ from rocwheel.base import assets
 from rocwheel.base.console import count
 from rocwheel.base.console import size as readable_size
 from rocwheel.base.values import Plain
+from rocwheel.base.versions import WheelKind, kind_of
 from rocwheel.records.entry import Entry, parsed
 
 API_VERSION: Final = "1.1"
@@ -109,10 +110,15 @@ class Root(Plain, frozen=True, kw_only=True):
     def to_json(self, *, index_url: str = "") -> bytes:  # noqa: ARG002
         return _json(self, projects=[{"name": name} for name in sorted(self.projects)])
 
-    def to_html(self, *, index_url: str, compat: str = "") -> bytes:  # noqa: ARG002
+    def to_html(self, *, index_url: str, compat: str = "") -> bytes:
         """Return the page for installers and people; `compat` is the name of a page beside it."""
+        from rocwheel.records.install import newest  # and no page is made where one is only read
+
+        kinds = {name: kind_of(name) for name in sorted(self.projects)}
+        plugins = [name for name, kind in kinds.items() if kind and kind[0] is WheelKind.PLUGIN]
         return _render(
             self,
+            install=["\n".join(newest(name, index_url)) for name in plugins],
             title=f"JAX for ROCm · {self.family}",
             project="",
             family=self.family,
