@@ -9,8 +9,7 @@ anything is installed:
 
 Release policy per family: which suites must pass for which CPython (`policy`), and
 `bypass_tests_for_releases`. A bypass excuses a missing runner only, never a failure, and it needs
-an owner, a reason and a last day, as does an excuse in `uncalibrated` for a suite whose tests were
-never counted on the family's GPUs. No family has one now; that is the state to keep.
+an owner, a reason and a last day. No family has one now; that is the state to keep.
 """
 
 from __future__ import annotations
@@ -125,13 +124,6 @@ class Bypass:
 
 
 @dataclass(frozen=True)
-class Uncounted(Bypass):
-    """Permission to promote although the tests of a suite were never counted on the family."""
-
-    suite: str = ""
-
-
-@dataclass(frozen=True)
 class Proof:
     """What a pass must show of where it ran."""
 
@@ -162,7 +154,6 @@ class Family:
     runners: tuple[RunnerPool, ...] = ()
     policy: tuple[Rule, ...] = ONE_GPU
     bypass_tests_for_releases: Bypass | None = None
-    uncalibrated: tuple[Uncounted, ...] = ()
     needs: tuple[Need, ...] = NEEDS
     platform: str = "linux"
     proof: Proof = Proof()
@@ -184,19 +175,11 @@ class Family:
             raise ValueError(f"{self.name}: policy: must be given")
         _once(self.name, "policy", [(rule.suite, rule.pythons) for rule in self.policy])
         _once(self.name, "runners", [runner.label for runner in self.runners])
-        self._check_excuses()
         known = [need.suite for need in self.needs]
         _once(self.name, "needs", known)
         for suite in self.suites:
             if suite not in known:
                 raise ValueError(f"{self.name}: needs: no row for the suite {suite!r}")
-
-    def _check_excuses(self) -> None:
-        excused = [excuse.suite for excuse in self.uncalibrated]
-        _once(self.name, "uncalibrated", excused)
-        for suite in excused:
-            if suite not in self.suites:
-                raise ValueError(f"{self.name}: uncalibrated: {suite!r} is not in the policy")
 
     def level(self, suite: str, python: str) -> Level | None:
         """Return the level of (suite, CPython); a rule for the CPython beats a general one."""

@@ -15,7 +15,6 @@ from pathlib import Path
 import botocore.session
 import pytest
 from hypothesis import HealthCheck, settings
-from support.counted import COUNTED
 from support.engines import PROGRAMS
 from support.faults import front
 from support.s3 import servers
@@ -25,7 +24,6 @@ from rocwheel.base import home
 from rocwheel.base.console import Console
 from rocwheel.base.here import Here
 from rocwheel.base.process import HostRunner, base_env
-from rocwheel.gate.suite import suites
 
 __all__ = ["front", "servers"]
 
@@ -206,15 +204,6 @@ def pytest_unconfigure(config: pytest.Config) -> None:
     if lacking:
         tools = ", ".join(f"{tool} ({number})" for tool, number in sorted(lacking.items()))
         reporter.write_line(f"{sum(lacking.values())} tests did not run for lack of: {tools}")
-
-
-@pytest.fixture(autouse=True, scope="session")
-def counted_on_gpus():
-    """Let the tests of every suite have been counted on GPUs, for what runs in this process."""
-    own, read = home.find(None).ci, suites.calibration
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(suites, "calibration", lambda ci: COUNTED if ci == own else read(ci))
-        yield
 
 
 @pytest.fixture(autouse=True, scope="session")

@@ -49,7 +49,7 @@ def data(tmp_path) -> Path:
     rule = f"channels:\n  mine: {{required: [{', '.join(ROLES)}]}}\n"
     (ci / "trust.yaml").write_text(f"keys:\n{entries}{rule}")
     (ci / "channels.yaml").write_text(
-        f"channels:\n  mine:\n    store: {(tmp_path / 'store').as_uri()}\n"
+        f"channels:\n  mine:\n    store: {(tmp_path / 'store').as_uri()}\n    first_sets: free\n"
         '    prefixes: {"7": {staging: v2-staging, release: v2}}\n'
     )
     return ci

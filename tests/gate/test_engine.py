@@ -23,7 +23,7 @@ from rocwheel.gate.machine.slots import Slots
 from rocwheel.gate.report import gate_page
 from rocwheel.gate.setup_errors import InfraError
 from rocwheel.gate.suite.suites import Library
-from rocwheel.records.results import Attempt, Fault, LastRun, Outcome, Results
+from rocwheel.records.results import Attempt, Fault, LastRun, Outcome
 from rocwheel.records.verdict import State
 
 pytestmark = [pytest.mark.integration, pytest.mark.usefixtures("each_pytest")]
@@ -134,39 +134,28 @@ def test_a_failing_test_is_tried_again_and_named_with_what_it_printed(root):
     assert len({attempt.process for attempt in run["test_a.py::test_bad"].attempts}) == 2
 
 
-CRASHES = {
-    "segmentation fault": ("import ctypes; ctypes.string_at(0)", "signal 11 (SIGSEGV)"),
-    "abort": ("os.abort()", "signal 6 (SIGABRT)"),
-    "exit 0": ("os._exit(0)", "exit status 0"),
-    "exit 3": ("os._exit(3)", "exit status 3"),
-    "killed": ("os.kill(os.getpid(), 9)", "signal 9 (SIGKILL)"),
-}
-
-
-@pytest.mark.parametrize(("code", "how"), CRASHES.values(), ids=CRASHES)
-def test_a_crash_is_one_tests_and_the_rest_of_the_file_still_runs(root, code, how):
+def test_a_crash_is_one_tests_and_the_rest_of_the_file_still_runs(root):
     run = gate.run(
         root,
         {
-            "test_a.py": f"""
-            import os
+            "test_a.py": """
+            import ctypes
             def test_before(): pass
             def test_crash():
                 print("last words")
-                {code}
+                ctypes.string_at(0)
             def test_after(): pass
             """,
             "test_b.py": TWO,
         },
     )
     assert run.verdict.state is State.CRASH
-    assert run.verdict.message == f"crashed: test_a.py::test_crash: {how}"
+    assert run.verdict.message == "crashed: test_a.py::test_crash: signal 11 (SIGSEGV)"
     assert run.results.counts.passed == 4
     assert run.results.counts.crashed == 1
     crash = run["test_a.py::test_crash"].attempts[0]
     assert crash.output == "last words\n"
-    if "SIGSEGV" in how or "SIGABRT" in how:
-        assert "test_crash" in crash.detail, "the stack names the function"
+    assert "test_crash" in crash.detail, "the stack names the function"
 
 
 def test_a_kill_for_memory_is_called_by_its_name(root):
@@ -179,23 +168,15 @@ def test_a_kill_for_memory_is_called_by_its_name(root):
     assert run["test_a.py::test_big"].attempts[0].message.endswith("out of memory")
 
 
-HANGS = {
-    "in Python": "time.sleep(1000)",
-    "in C with the GIL": "import ctypes; ctypes.PyDLL(None).sleep(1000)",
-    "deaf to SIGTERM": "signal.signal(signal.SIGTERM, signal.SIG_IGN); time.sleep(1000)",
-}
-
-
-@pytest.mark.parametrize("code", HANGS.values(), ids=HANGS)
-def test_a_hang_is_cut_with_a_stack_and_the_rest_still_runs(root, code):
+def test_a_hang_is_cut_with_a_stack_and_the_rest_still_runs(root):
     run = gate.run_hanging(
         root,
         {
             "test_a.py": f"""
-            import signal, time
+            import ctypes
             def test_hang():
                 {HANGS_NOW}
-                {code}
+                ctypes.PyDLL(None).sleep(1000)  # it holds the GIL
             def test_after(): pass
             """
         },
@@ -242,11 +223,6 @@ def test_a_file_that_cannot_be_collected_is_an_error_and_others_still_run(root, 
     assert message in run.verdict.message
     assert run.results.collect_errors[0].file == "test_a.py"
     assert run.results.counts.passed == 2
-
-
-def test_nothing_collected_is_nothing_ran(root):
-    run = gate.run(root, {"test_a.py": "def helper(): pass\n"})
-    assert run.verdict.state is State.NOTHING_RAN
 
 
 def test_a_file_is_collected_without_a_look_at_those_beside_it(root, each_pytest):
@@ -323,12 +299,6 @@ def test_what_crashes_or_hangs_and_passes_when_tried_again_is_never_only_flaky(r
     assert run.verdict.state is state
     assert run.attempts("test_a.py::test_once[0]")[1] == "passed"
     assert run.results.counts.flaky == 0
-
-
-def test_a_poisoner_fails_the_suite(root):
-    run = gate.run(root, {"test_a.py": POISON}, flaky_budget=10)
-    assert run.verdict.state is State.FAIL
-    assert run["test_a.py::test_poison"].victims == 2
 
 
 def test_what_a_thread_raises_later_is_not_the_failure_of_the_next_test(root):
@@ -408,7 +378,6 @@ def test_a_plugin_that_happens_to_be_installed_is_not_loaded(root):
 @pytest.mark.parametrize(
     ("hook", "message"),
     [
-        ("report.outcome = 'passed'", "reported as passed, but its call raised"),
         ("report.outcome = 'skipped'; report.longrepr = ('', 1, 'x')", "reported as skipped, but"),
         ("report.outcome = 'skipped'; report.wasxfail = 'x'", "reported as skipped, but its call"),
         ("report.outcome = 'rerun'", "unknown outcome 'rerun'"),
@@ -624,7 +593,7 @@ def test_many_failures_in_a_row_cost_no_more_than_in_proportion():
 
 
 def test_a_poisoned_worker_is_replaced_and_the_poisoner_named(root):
-    run = gate.run(root, {"test_a.py": POISON, "test_b.py": TWO})
+    run = gate.run(root, {"test_a.py": POISON, "test_b.py": TWO}, flaky_budget=10)
     assert run.verdict.state is State.FAIL
     assert run.verdict.message == (
         "failed: test_a.py::test_poison: poisons its process: "
@@ -693,24 +662,6 @@ def test_failures_hidden_by_an_exit_status_of_zero_are_still_failures(root):
     assert gate.run(root, {"test_a.py": code}).verdict.state is State.FAIL
 
 
-def test_a_test_that_stops_the_session_fails_and_the_rest_runs(root):
-    run = gate.run(
-        root,
-        {
-            "test_a.py": """
-            import pytest
-            def test_exit(): pytest.exit("enough")
-            def test_interrupt(): raise KeyboardInterrupt
-            def test_after(): pass
-            """
-        },
-    )
-    assert run.verdict.state is State.FAIL
-    assert run.results.counts.failed == 2
-    assert run["test_a.py::test_after"].outcome is Outcome.PASSED
-    assert "stopped the whole session" in run["test_a.py::test_exit"].attempts[0].message
-
-
 def test_a_broken_conftest_is_a_collect_error_not_a_loop(root):
     run = gate.run(root, {"conftest.py": "import no_such_module\n", "test_a.py": TWO})
     assert run.verdict.state is State.COLLECT_ERROR
@@ -759,42 +710,6 @@ def test_a_fixture_that_fails_after_its_last_user_fails_that_test(root):
     assert run.verdict.state is State.FAIL
     assert run["test_a.py::test_one"].outcome is Outcome.PASSED
     assert run.attempts("test_a.py::test_two") == ["failed", "failed"]
-
-
-def test_what_a_test_leaves_running_is_gone_with_its_worker(root):
-    run = gate.run(
-        root,
-        {
-            "test_a.py": """
-            import subprocess
-            from pathlib import Path
-            def test_leak():
-                child = subprocess.Popen(["sleep", "1000"])
-                Path(__file__).with_name("pid").write_text(str(child.pid))
-            """
-        },
-    )
-    assert run.verdict.state is State.PASS
-    assert _gone(int((root / "pid").read_text()))
-
-
-def test_a_forked_child_that_lives_on_keeps_nothing_waiting(root):
-    run = gate.run(
-        root,
-        {
-            "test_a.py": """
-            import os, time
-            def test_fork():
-                if os.fork() == 0:
-                    time.sleep(1000)
-                os._exit(9)
-            def test_after(): pass
-            """
-        },
-        retry_limit=0,
-    )
-    assert run.outcomes() == {"test_a.py::test_fork": "crashed", "test_a.py::test_after": "passed"}
-    assert run.seconds < 500, "nobody waited for it"
 
 
 HELP = "raise ImportError('no numpy\\n\\nSee https://example.org/help for more.\\n')"
@@ -1038,47 +953,6 @@ def test_logs_of_an_earlier_run_are_not_shown_again(root):
     assert "test_first" in first["test_a.py::test_first"].attempts[0].detail
     second = gate.run(root, {"test_a.py": "import os\ndef test_x(): os._exit(3)\n"}, retry_limit=0)
     assert second["test_a.py::test_x"].attempts[0].detail == ""
-
-
-def test_unittest_subtests_and_setup_errors_are_one_outcome_each(root):
-    run = gate.run(
-        root,
-        {
-            "test_a.py": """
-            import unittest, pytest
-            class Case(unittest.TestCase):
-                def test_sub(self):
-                    for n in range(3):
-                        with self.subTest(n=n):
-                            if n == 0: self.skipTest("not this one")
-                            self.assertNotEqual(n, 1)
-                def test_fine(self):
-                    with self.subTest("x"): pass
-            @pytest.fixture
-            def broken(): raise RuntimeError("no setup")
-            def test_setup(broken): pass
-            """
-        },
-        retry_limit=0,
-    )
-    assert run.outcomes() == {
-        "test_a.py::Case::test_fine": "passed",
-        "test_a.py::Case::test_sub": "failed",
-        "test_a.py::test_setup": "failed",
-    }
-    assert run["test_a.py::test_setup"].attempts[0].message == "in setup: RuntimeError: no setup"
-
-
-def test_results_survive_a_round_trip(root):
-    run = gate.run(root, {"test_a.py": TWO + "def test_bad(): assert 0\n", "test_b.py": "import x"})
-    assert Results.from_bytes(run.results.to_bytes(), name="r") == run.results
-
-
-def test_text_that_utf8_cannot_hold_breaks_no_report(root):
-    code = "def test_bad(): raise ValueError('lone \\ud83d')\n"
-    run = gate.run(root, {"test_a.py": code}, retry_limit=0)
-    assert "lone \\ud83d" in run["test_a.py::test_bad"].attempts[0].message
-    assert Results.from_bytes(run.results.to_bytes(), name="r") == run.results
 
 
 class Seen(Watcher):

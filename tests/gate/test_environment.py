@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 from support.wheelset import make_set
 
-from rocwheel.base.errors import ConfigError, WheelError
+from rocwheel.base.errors import WheelError
 from rocwheel.base.host.machine import Interpreter
 from rocwheel.base.store.opening import open_store
 from rocwheel.base.versions import PythonVersion
@@ -39,23 +39,7 @@ def test_a_manifests_wheels_are_installed_from_files_by_hash(tmp_path, stored):
         subject.of_manifest(manifest, PythonVersion.parse("3.13"), tmp_path)
 
 
-def test_a_folder_of_wheels_needs_no_manifest(tmp_path):
-    manifest = make_set(tmp_path, pythons=("3.11", "3.12"))
-    wheels = subject.of_folder(tmp_path, PYTHON)
-    assert wheels.manifest == ""
-    assert wheels.jax_version == "0.9.1"
-    assert {wheel.sha256 for wheel in wheels.wheels} == {
-        wheel.sha256 for wheel in manifest.wheels if wheel.python in ("", "3.12")
-    }
-    assert all(wheel.path and wheel.path.is_file() for wheel in wheels.wheels)
-    with pytest.raises(WheelError, match=r"0 plugin wheels for CPython 3\.13"):
-        subject.of_folder(tmp_path, PythonVersion.parse("3.13"))
-    with pytest.raises(ConfigError, match="no such folder"):
-        subject.of_folder(tmp_path / "nowhere", PYTHON)
-
-
 WHEELS = WheelsUnderTest(
-    manifest="",
     jax_version="0.9.1",
     wheels=(
         WheelUnderTest(filename="p.whl", project="jax-x-plugin", version="0.9.1", sha256="a"),

@@ -177,6 +177,7 @@ KINDS = {
     ),
     # processes
     "a fork that returns": well("os.fork()"),
+    "a fork that outlives it": crash("os.fork() or time.sleep(1000); os._exit(9)", "status 9"),
     "a fork that raises": well("if os.fork() == 0: raise ValueError('the child')"),
     "a fork that sleeps": well("if os.fork() == 0: time.sleep(1000)", left="process"),
     "a fork of a fork": well(
@@ -442,14 +443,6 @@ KINDS = {
     ),
     "a message that is only a rule": fail("raise ValueError('-----\\nwhat it is')", "ValueError"),
     # what it leaves to those after it
-    "another directory": well("os.chdir('/')", left="another working directory: '/'"),
-    "another umask": well("os.umask(0o123)", left="another umask"),
-    "blocked signals": well(
-        "signal.pthread_sigmask(signal.SIG_BLOCK, [signal.SIGUSR1])", left="another signal mask"
-    ),
-    "no collector": well("gc.disable()", left="another garbage collection"),
-    "no search path": well("sys.path.clear()", left="another sys.path"),
-    "no finders": well("sys.meta_path.clear()", left="other import hooks"),
     "a changed variable": well("os.environ['HOME'] = '/nowhere'", left="another environment: HOME"),
     "a new variable": well("os.environ['BRAND_NEW'] = '1'", left="another environment: BRAND_NEW"),
     "another environment object": well("os.environ = {}"),

@@ -13,9 +13,10 @@ from types import SimpleNamespace
 import pytest
 from support import gate, published
 from support.topology import machine, mi300x
+from support.wheelset import make_set
 
 import amdgpu_family_matrix as matrix
-from rocwheel.base import home
+from rocwheel.base import files, home
 from rocwheel.base.console import Console
 from rocwheel.base.host import machine as machines
 from rocwheel.base.process import HostRunner, base_env
@@ -33,6 +34,7 @@ from rocwheel.gate.suite import discovery, suites
 from rocwheel.gate.suite.suites import Deadlines
 from rocwheel.gate.verdict import storing
 from rocwheel.gate.verdict.judge import judge
+from rocwheel.records.manifest import MANIFEST, Manifest
 from rocwheel.records.verdict import State
 from rocwheel.tools import compat
 
@@ -65,13 +67,13 @@ def unhurried(name):
     )
 
 
-def asked(interpreter, tmp_path, *, wheels, device, **more):
+def asked(interpreter, tmp_path, *, manifest, wheels, device, **more):
     return GateRequest(
         suite=unhurried("smoke"),
         family=matrix.family("gfx94X-dcgpu"),
         python=interpreter.version,
         wheels=wheels,
-        manifest=None,
+        manifest=manifest,
         home=home.find(None),
         output=tmp_path / "out",
         libraries=suites.libraries(ROOT / "ci"),
@@ -86,8 +88,10 @@ def asked(interpreter, tmp_path, *, wheels, device, **more):
 def smoke(interpreter, tmp_path_factory):
     """The smoke suite gated on the CPU, with JAX from the index; its environment is kept."""
     folder = tmp_path_factory.mktemp("smoke")
-    wheels = WheelsUnderTest(manifest="", jax_version=JAX, wheels=())
-    request = asked(interpreter, folder, wheels=wheels, device=DeviceChoice.CPU)
+    request = asked(
+        interpreter, folder, manifest=make_set(folder / "set", jax=JAX), device=DeviceChoice.CPU,
+        wheels=WheelsUnderTest(jax_version=JAX, wheels=()),
+    )  # fmt: skip
     host = gate.host(folder)
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(shutil, "rmtree", lambda *_args, **_options: None)
@@ -143,15 +147,20 @@ def test_the_loss_of_small_models_falls_on_the_cpu(smoke, tmp_path):
 
 @pytest.fixture(scope="module")
 def rocm_wheels(interpreter, tmp_path_factory):
-    """The published plugin and pjrt, in a folder of their own."""
+    """The published plugin and pjrt, as a wheelhouse."""
     folder = tmp_path_factory.mktemp("wheels")
-    tag = interpreter.version.interpreter
-    for name in (
-        f"jax_rocm7_plugin-{JAX}-{tag}-{tag}-{BOTH}.whl",
-        f"jax_rocm7_pjrt-{JAX}-py3-none-{BOTH}.whl",
-    ):
-        path = published.wheel(name, python=str(interpreter.version))
-        (folder / name).symlink_to(path)
+    python, tag = str(interpreter.version), interpreter.version.interpreter
+    names = {
+        "plugin": f"jax_rocm7_plugin-{JAX}-{tag}-{tag}-{BOTH}.whl",
+        "pjrt": f"jax_rocm7_pjrt-{JAX}-py3-none-{BOTH}.whl",
+    }
+    made = make_set(folder / "made", jax=JAX, suffix="", pythons=(python,), gfx=("gfx942",))
+    wheels = []
+    for wheel in (item for item in made.wheels if item.kind in names):
+        path = published.wheel(names[wheel.kind], python=python)
+        (folder / path.name).symlink_to(path)
+        wheels.append(replace(wheel, filename=path.name, sha256=files.sha256(path)))
+    (folder / MANIFEST).write_bytes(replace(made, wheels=tuple(wheels)).to_bytes())
     return folder
 
 
@@ -176,8 +185,11 @@ def test_real_rocm_wheels_that_cannot_start_are_infra_and_never_fall_back_to_the
 ):
     """The machine claims a GPU that does not work, as after a driver's failure."""
     there = replace(gate.host(tmp_path), root=machine(tmp_path / "machine", *mi300x(1)))
-    wheels = subject.of_folder(rocm_wheels, interpreter.version)
-    request = asked(interpreter, tmp_path, wheels=wheels, device=DeviceChoice.FAMILY)
+    manifest = Manifest.load(rocm_wheels)
+    wheels = subject.of_manifest(manifest, interpreter.version, rocm_wheels)
+    request = asked(
+        interpreter, tmp_path, manifest=manifest, wheels=wheels, device=DeviceChoice.FAMILY
+    )
     gated = room.run(request, there, console, Watcher())
     assert gated.judged.state is State.INFRA, gated.judged
     assert "gpu0" in gated.judged.message

@@ -199,28 +199,6 @@ def test_a_file_that_kills_its_import_is_tried_once_more_and_then_a_finding(root
     assert len(run.results.processes) == 2
 
 
-CRASH_AFTER = """
-    import os
-    poisoned = False
-    def test_first(): pass
-    def test_poison():
-        global poisoned
-        poisoned = True
-    def test_victim():
-        if poisoned: os.abort()
-    def test_last(): pass
-"""
-
-
-def test_a_crash_that_only_comes_after_another_test_is_the_other_ones(root):
-    run = gate.run(root, {"test_a.py": CRASH_AFTER})
-    assert [test.test for test in run.results.failures] == ["test_a.py::test_poison"]
-    assert run["test_a.py::test_poison"].outcome is Outcome.CRASHED
-    assert run["test_a.py::test_victim"].outcome is Outcome.PASSED
-    assert "crashed after test_a.py::test_poison" in run["test_a.py::test_victim"].reason
-    assert run.verdict.state is State.CRASH
-
-
 def test_a_crash_that_comes_once_accuses_nobody(root):
     text = """
         import os, pathlib
@@ -300,15 +278,6 @@ def test_a_thread_without_an_end_costs_seconds_and_names_its_test(root):
     assert set(run.outcomes().values()) == {"passed"}
     (fault,) = run.results.faults
     assert "test_a.py::test_leaves left: thread own has no end" in fault.message
-
-
-def test_threads_of_an_executor_are_nothing_left(root):
-    text = """
-        import concurrent.futures
-        pool = concurrent.futures.ThreadPoolExecutor()
-        def test_pool(): pool.submit(print).result()
-    """
-    assert gate.run(root, {"test_a.py": text}).verdict.state is State.PASS
 
 
 @pytest.mark.parametrize("end", ["pass", "os.abort()", "os.kill(os.getppid(), signal.SIGKILL)"])

@@ -285,12 +285,11 @@ def test_a_local_wheel_that_was_damaged_since_is_no_pass_with_a_kept_environment
 
 
 def test_wheels_that_contradict_each_other_are_a_failure(tmp_path, request_, host, console):
-    make_set(tmp_path / "odd", pythons=(str(request_.python),), requires_pjrt="==9.9")
-    wheels = subject.of_folder(tmp_path / "odd", request_.python)
-    gated = gate(replace(request_, wheels=wheels, manifest=None), host, console)
+    odd = make_set(tmp_path / "odd", pythons=(str(request_.python),), requires_pjrt="==9.9")
+    wheels = subject.of_manifest(odd, request_.python, tmp_path / "odd")
+    gated = gate(replace(request_, wheels=wheels, manifest=odd), host, console)
     assert gated.judged.state is State.FAIL
     assert "requirements are not met" in gated.judged.message
-    assert gated.verdict is None
 
 
 def test_shards_are_stored_apart_and_merged_into_one_verdict(request_, host, console, staged):
@@ -438,8 +437,9 @@ def test_a_machine_without_the_cpython_is_infra(request_, host, console):
 
 def test_tests_of_jax_need_a_commit_or_a_checkout(request_, host, console):
     suite = replace(SUITE, source=SuiteSource(folder="", paths=("tests/*.py",)))
+    dirty = replace(request_.manifest, jax=replace(request_.manifest.jax, dirty=True))
     with pytest.raises(ConfigError, match="name no JAX commit"):
-        gate(replace(request_, suite=suite, manifest=None), host, console)
+        gate(replace(request_, suite=suite, manifest=dirty), host, console)
 
 
 @pytest.mark.parametrize(
@@ -708,15 +708,15 @@ def test_a_set_for_several_families_is_gated_and_merged_for_each_by_itself(
 
 def test_reports_of_an_earlier_run_do_not_survive_the_start_of_another(at, interpreter, capsys):
     make_set(at / "wh", pythons=(str(interpreter.version),))
-    (at / "wh/manifest.json").unlink()
     (at / "out").mkdir()
     (at / "out/verdict.json").write_text("of another set")
     common = ["--family", FAMILY.name, "--python", str(interpreter.version), "--suite", "smoke"]
     status = main(["gate", "--wheels", "wh", "--output", "out", *common])
     assert status == State.NO_RUNNER.exit_code
     assert {path.name for path in (at / "out").iterdir()} == {
-        ".lock", "junit.xml", "report.html", "results.json"
+        ".lock", "junit.xml", "report.html", "results.json", "verdict.json"
     }  # fmt: skip
+    assert "of another set" not in (at / "out/verdict.json").read_text()
 
 
 def test_a_folder_that_another_gate_writes_to_is_left_as_it_is(at, interpreter, capsys):

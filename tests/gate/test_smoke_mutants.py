@@ -71,7 +71,10 @@ def test_every_mutant_of_every_check_is_killed(python, part):
     assert killed(python, part)
 
 
-FAMILIES = ("scan", "scatter", "triangular")
+FAMILIES = (
+    "matmul", "attention", "convolution", "pooling", "reduction", "scan", "order", "scatter", "fft",
+    "linear", "factors", "triangular", "function", "random", "collective",
+)  # fmt: skip
 
 
 @pytest.mark.parametrize("family", merge_tries("scan", of=FAMILIES))

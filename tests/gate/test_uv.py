@@ -42,14 +42,14 @@ def host(tmp_path):
 @pytest.fixture
 def asked(tmp_path, interpreter, host):
     """Wheels of a set, and how to plan an environment of them in a folder."""
-    make_set(tmp_path / "wheels", pythons=(str(interpreter.version),))
+    manifest = make_set(tmp_path / "wheels", pythons=(str(interpreter.version),))
     (tmp_path / "links").mkdir()
     for version in ("1.0", "1.1"):
         wheelset.make_wheel(
             tmp_path / "links", project="helper", version=version, tag="py3-none-any",
             module="helper",
         )  # fmt: skip
-    wheels = subject.of_folder(tmp_path / "wheels", interpreter.version)
+    wheels = subject.of_manifest(manifest, interpreter.version, tmp_path / "wheels")
 
     def planned(name, *requirements):
         return environment.plan(

@@ -194,7 +194,7 @@ def walk(tmp_path):
     channels.write_text(
         "channels:\n"
         + "".join(
-            f"  {name}:\n    store: {store}\n"
+            f"  {name}:\n    store: {store}\n    first_sets: free\n"
             '    prefixes: {"7": {staging: v2-staging, release: v2}}\n'
             for name, store in (("nightly", world.store), ("prerelease", f"{world.store}-pre"))
         )

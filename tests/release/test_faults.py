@@ -10,7 +10,6 @@ import json
 import os
 import random
 import re
-import shutil
 import signal
 import subprocess
 import sys
@@ -20,7 +19,6 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-from support.counted import CALIBRATION
 from support.faults import KINDS, Fault
 from support.tiers import merge_tries
 from support.wheelset import FAMILY, WHO, Shop, make_set, pass_gate, wheel_key
@@ -375,11 +373,7 @@ def test_pip_never_sees_half_a_release_however_often_promotions_are_killed(
     python = f"{sys.version_info.major}.{sys.version_info.minor}"
     shop = Shop(servers.fresh_url("seaweedfs"), console)
     shop.released(tmp_path / "0", suffix="+rocm7.10.0a00", pythons=(python,))
-    ci = shutil.copytree(ROOT / "ci", tmp_path / "ci")
-    (ci / "calibration.yaml").write_text(CALIBRATION)  # another process sees no fixture of ours
-    shutil.copytree(ROOT / "suites", tmp_path / "suites")
     env = {**os.environ, "PYTHONPATH": f"{ROOT / 'build'}{os.pathsep}{ROOT}"}
-    env["ROCWHEEL_CI_DIR"] = str(ci)
     command = [sys.executable, "-c", "import sys; from rocwheel.cli import main; sys.exit(main())"]
     dice = random.Random(20261121)
     moments: list[str] = []

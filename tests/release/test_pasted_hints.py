@@ -17,7 +17,7 @@ import pytest
 from support.wheelset import FAMILY, Shop, make_set, make_verdict, pass_gate
 
 from rocwheel.cli import main
-from rocwheel.records.verdict import State
+from rocwheel.records.verdict import Counts, State
 from rocwheel.release.ledger import verdicts
 
 pytestmark = pytest.mark.integration
@@ -34,8 +34,8 @@ class Desk:
         self.folder, self.capsys = folder, capsys
         self.shop = Shop((folder / "store").as_uri(), console)
         (folder / "mine.yaml").write_text(
-            f"channels:\n  mine:\n    store: {self.shop.store.url}\n    prefixes:\n"
-            '      "7": {staging: v2-staging, release: v2}\n'
+            f"channels:\n  mine:\n    store: {self.shop.store.url}\n    first_sets: free\n"
+            '    prefixes:\n      "7": {staging: v2-staging, release: v2}\n'
         )
         (folder / "tool").symlink_to(ROOT)
 
@@ -56,8 +56,9 @@ class Desk:
         return status, shown.out + shown.err
 
     def staged(self, **options):
-        manifest = make_set(self.folder / "set", pythons=("3.12",), **options)
-        self.shop.stage(self.folder / "set")
+        folder = self.folder / f"set{options.get('jax', '')}"
+        manifest = make_set(folder, pythons=("3.12",), **options)
+        self.shop.stage(folder)
         return manifest
 
 
@@ -99,6 +100,28 @@ def test_a_suite_that_failed_and_passed_is_approved_with_the_line(desk) -> None:
     (line,) = OURS.findall(said)
     assert status == 9
     assert desk.paste(line, NAME="ann", WHY="a known race")[0] == 0
+
+
+def test_the_line_for_a_familys_first_set_names_a_number_that_later_ones_are_held_to(desk) -> None:
+    file = desk.folder / "mine.yaml"
+    file.write_text(file.read_text().replace("    first_sets: free\n", ""))
+
+    def promoted(jax: str, ran: int) -> tuple[int, str]:
+        manifest = desk.staged(jax=jax)
+        pass_gate(desk.shop.staging, manifest, suites=("smoke",))
+        unit = make_verdict(manifest, suite="unit", counts=Counts(passed=ran))
+        verdicts.add(desk.shop.staging, unit)
+        return desk.run("promote", f"--manifest={manifest.sha256}")
+
+    status, said = promoted("0.9.1", 26_000)
+    (line,) = OURS.findall(said)
+    assert (status, "--approve unit:3.12=26000" in line) == (9, True)
+    wrong = line.replace("=26000", "=25000")
+    assert desk.paste(wrong, NAME="ann", WHY="looked at")[0] == 9
+    assert desk.paste(line, NAME="ann", WHY="looked at")[0] == 0
+    status, said = promoted("0.9.2", 24_400)
+    assert (status, "24400, on the last released set: 26000; may_lose is 1500" in said) == (9, True)
+    assert promoted("0.9.3", 24_500)[0] == 0
 
 
 def test_pages_that_differ_from_the_log_are_mended_and_a_rollback_is_taken_back(desk) -> None:

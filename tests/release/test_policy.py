@@ -22,7 +22,7 @@ from rocwheel.records.verdict import (
     Verdict,
 )
 from rocwheel.release.index import channels
-from rocwheel.release.ledger.verdicts import FoundVerdict
+from rocwheel.release.ledger.verdicts import NOTHING, Coverage, FoundVerdict
 from rocwheel.release.policy import Decision, decide
 from rocwheel.release.trust.statements import Approval
 
@@ -382,69 +382,67 @@ def test_every_required_suite_of_every_cpython_is_a_cell(tmp_path) -> None:
     assert len(decision.blocking) == 6
 
 
-# --- suites whose tests must be counted on the family's GPUs --------------------------------------
+# --- how many tests run on a family ---------------------------------------------------------------
 
-COUNTED = {FAMILY.name: {"0.9.0": replace(DEMAND, must_run=5)}}
-
-
-def counting(counted, manifest, state=State.PASS, *, passed=9, family=ALONE, **more):
-    """Judge one verdict of a suite with that much counted."""
-    suites = {"smoke": replace(KNOWN["smoke"], demands=Demands(expected=DEMAND, counted=counted))}
-    verdict = make_verdict(manifest, state=state, counts=Counts(passed=passed, **more))
-    channel = replace(CHANNEL, suites=suites)
-    return decide(manifest, family, channel, found(verdict), now=NOW, approvals=(APPROVAL,))
+NUMBER = replace(APPROVAL, suite="unit", ran=9)
+APPROVED = replace(CHANNEL, first_sets="approved", suites={
+    "unit": replace(KNOWN["unit"], demands=Demands(expected=replace(DEMAND, may_lose=2)))
+})  # fmt: skip
+UNIT = replace(FAMILY, policy=(REQUIRED_UNIT,))
 
 
-def excusing(day):
-    excuse = matrix.Uncounted("ann", "first night", day, "smoke")
-    return replace(ALONE, uncalibrated=(excuse,))
+def first(manifest, *words, state=State.PASS, passed=9, before=NOTHING, **more):
+    """Judge one verdict of JAX's own tests."""
+    verdict = make_verdict(
+        manifest, suite="unit", state=state, counts=Counts(passed=passed, **more)
+    )
+    return decide(
+        manifest, UNIT, APPROVED, found(verdict, suite="unit"), now=NOW, approvals=words,
+        before=before,
+    )  # fmt: skip
 
 
-@pytest.mark.parametrize("state", [State.PASS, State.UNCALIBRATED])
-@pytest.mark.parametrize(
-    "counted", [{}, {"gfx942": COUNTED[FAMILY.name]}, {FAMILY.name: {"0.8.0": DEMAND}}]
-)
-def test_a_suite_that_was_never_counted_on_the_family_blocks(manifest, counted, state) -> None:
-    (cell,) = counting(counted, manifest, state).blocking
-    assert cell.state is State.UNCALIBRATED
-    assert cell.why == f"its tests were never counted on {FAMILY.name} with JAX 0.9"
+def test_the_first_set_of_a_family_waits_for_the_number_of_its_tests(manifest) -> None:
+    (cell,) = first(manifest).blocking
+    assert (cell.state, cell.approval) == (State.UNCALIBRATED, "unit:3.12=9")
+    assert cell.why == f"it is the first set of {FAMILY.name}, and 9 of its tests passed"
+    for word in (replace(NUMBER, ran=0), replace(NUMBER, ran=8), replace(NUMBER, suite="smoke")):
+        assert first(manifest, word).blocking, word
+    decision = first(manifest, NUMBER)
+    assert (decision.blocking, decision.approvals) == ((), (NUMBER,))
+    assert first(manifest, NUMBER, passed=2).blocking, "the suite's own number holds as well"
 
 
-def test_what_was_counted_since_is_demanded_of_the_verdict_that_was_counted(manifest) -> None:
-    assert counting(COUNTED, manifest, State.UNCALIBRATED).blocking == ()
-    (cell,) = counting(COUNTED, manifest, State.UNCALIBRATED, passed=4).blocking
-    assert "tests that passed: 4, must: 5" in cell.why
+def test_a_flaky_first_set_waits_for_the_number_as_well(manifest) -> None:
+    flaky = {"state": State.FLAKY, "passed": 7, "flaky": 2}
+    (cell,) = first(manifest, replace(NUMBER, ran=0), **flaky).blocking
+    assert (cell.state, cell.approval) == (State.FLAKY, "unit:3.12=9")
+    assert first(manifest, NUMBER, **flaky).blocking == ()
 
 
-def test_the_matrix_excuses_it_by_name_until_a_day(manifest) -> None:
-    (cell,) = counting({}, manifest, family=excusing(NOW.date())).cells
-    assert (cell.state, cell.is_blocking) == (State.UNCALIBRATED, False)
-    assert cell.why.endswith(f"excuse of ann until {NOW.date()}: first night")
-    (cell,) = counting({}, manifest, family=excusing(date(2026, 4, 30))).blocking
-    assert cell.why.endswith("the excuse of ann expired on 2026-04-30")
+def test_a_number_holds_for_every_cpython_of_the_set(tmp_path) -> None:
+    manifest = make_set(tmp_path, pythons=("3.11", "3.12"))
+    for passed, blocks in ((7, False), (6, True)):
+        told = []
+        for python, number in (("3.12", 9), ("3.11", passed)):
+            about = {"suite": "unit", "python": python}
+            told += found(make_verdict(manifest, counts=Counts(passed=number), **about), **about)
+        decision = decide(manifest, UNIT, APPROVED, told, now=NOW, approvals=(NUMBER,))
+        assert [cell.python for cell in decision.blocking] == ["3.11"] * blocks
 
 
-def test_an_excuse_is_of_nothing_else(manifest) -> None:
-    excused = excusing(NOW.date())
-    assert counting({}, manifest, State.FAIL, failed=1, family=excused).blocking
-    assert counting({}, manifest, passed=2, family=excused).blocking
-    other = replace(excused.uncalibrated[0], suite="unit")
-    policy = (*ALONE.policy, matrix.Rule("unit", matrix.Level.ADVISORY))
-    family = replace(ALONE, policy=policy, uncalibrated=(other,))
-    assert [cell.suite for cell in counting({}, manifest, family=family).blocking] == ["smoke"]
+@pytest.mark.parametrize("cell", ["3.12", "3.11"], ids=["the same CPython", "another one"])
+def test_as_many_tests_run_as_on_the_last_released_set(manifest, cell) -> None:
+    before = Coverage(ran={("unit", cell): 11})
+    assert first(manifest, before=before).blocking == ()
+    (lost,) = first(manifest, NUMBER, passed=8, before=before).blocking
+    why = "tests that passed: 8, on the last released set: 11; may_lose is 2"
+    assert (lost.state, lost.why) == (State.NOT_RUN, why)
 
 
-def test_an_approval_is_not_enough_where_nothing_was_counted(manifest) -> None:
-    flaky = {"state": State.FLAKY, "flaky": 9}
-    (cell,) = counting({}, manifest, **flaky).blocking
-    assert cell.state is State.FLAKY
-    assert counting({}, manifest, **flaky, family=excusing(NOW.date())).blocking == ()
-    assert counting(COUNTED, manifest, **flaky).blocking == ()
-
-
-def test_an_excuse_names_a_suite_of_the_policy() -> None:
-    with pytest.raises(ValueError, match="uncalibrated: 'unti' is not in the policy"):
-        replace(FAMILY, uncalibrated=(matrix.Uncounted("ann", "why", NOW.date(), "unti"),))
+def test_what_an_earlier_rocwheel_called_uncalibrated_is_a_pass_like_another(manifest) -> None:
+    assert first(manifest, NUMBER, state=State.UNCALIBRATED).blocking == ()
+    assert first(manifest, state=State.UNCALIBRATED).blocking
 
 
 SAID = st.tuples(

@@ -1193,7 +1193,7 @@ def test_a_store_that_refuses_is_told_in_two_lines_by_every_command_that_writes(
     channels = tmp_path / "channels.yaml"
     base = shop.store.url.partition(f"s3://{BUCKET}")[2]
     channels.write_text(
-        f"channels:\n  try:\n    store: s3://{bucket}{base}\n    retention: {{staging_days: 1, "
+        f"channels:\n  try:\n    store: s3://{bucket}{base}\n    first_sets: free\n    retention: {{staging_days: 1, "
         'release_days: 1, keep_newest: 0}\n    prefixes:\n      "7": {staging: v2-staging, '
         "release: v2}\n"
     )

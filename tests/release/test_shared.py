@@ -483,7 +483,7 @@ def where(shop, tmp_path, monkeypatch) -> tuple[str, ...]:
     monkeypatch.chdir(tmp_path)
     (tmp_path / "store").mkdir()
     (tmp_path / "channels.yaml").write_text(
-        f"channels:\n  try:\n    store: {shop.channel.store}\n    one_build: true\n"
+        f"channels:\n  try:\n    store: {shop.channel.store}\n    one_build: true\n    first_sets: free\n"
         '    prefixes:\n      "7": {staging: v2-staging, release: v2}\n'
     )
     return ("--channel", "try", "--channels-file", "channels.yaml")

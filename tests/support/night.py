@@ -44,6 +44,7 @@ CHANNEL = """
 channels:
   try:
     store: {store}
+    first_sets: free
     prefixes: {{"7": {{staging: v2-staging, release: v2}}}}
     one_build: {one_build}
 """
@@ -63,13 +64,10 @@ class World:
     one_build: bool | None = None  # of a channel; None for the store without one
 
     def __post_init__(self) -> None:
-        from support.counted import CALIBRATION
-
         (self.folder / "source").mkdir(parents=True, exist_ok=True)
         (self.folder / "therock-dist-linux-gfx90a-7.1.0.tar.gz").write_bytes(b"ROCm")
         (self.folder / "source" / "file").write_text("source")
         shutil.copytree(ROOT / "ci", self.folder / "ci")
-        (self.folder / "ci" / "calibration.yaml").write_text(CALIBRATION)
         self.settings()
         self.script()
         text = CHANNEL.format(store=self.store, one_build=str(bool(self.one_build)).lower())

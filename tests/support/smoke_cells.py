@@ -346,6 +346,19 @@ def swap(where):
     return other
 
 
+def summed_in_half(api):
+    """Partial sums in the type of what is multiplied, one term after the other."""
+
+    def broken(a, b, **more):
+        if a.dtype != "bfloat16":
+            return api(a, b, **more)
+        start = jnp.zeros(jax.eval_shape(api, a, b).shape, a.dtype)
+        terms = jnp.moveaxis(a, -1, 0)[..., :, None], jnp.moveaxis(b, -2, 0)[..., None, :]
+        return jax.lax.scan(lambda sum_, ab: (sum_ + ab[0] * ab[1], None), start, terms)[0]
+
+    return broken
+
+
 SORTS, SUMS = ("sort", "argsort", "top_k"), ("sum", "mean")
 TRANSFORMS = matrix.FAMILIES["fft"].axes["name"]
 MUTANTS = {
@@ -359,9 +372,7 @@ MUTANTS = {
         "wrong when compiled": lambda api: lambda a, b, **m: (
             api(a, b, **m) * (1 + 0.01 * tracing(a, b)) if a.dtype != np.int32 else api(a, b, **m)),
         "lower precision": inwards(rounded),
-        "accumulated in half": lambda api: lambda a, b, **m: (
-            api(a.astype("float16"), b.astype("float16")).astype(a.dtype)
-            if a.dtype == "bfloat16" else api(a, b, **m)),
+        "accumulated in half": summed_in_half,
         "tail of k lost": lambda api: lambda a, b, **m: api(tail(a), b, **m),
         "tail of n lost": outwards(lambda y, *_a, **_m: tail(y)),
         "tail of m lost": outwards(lambda y, *_a, **_m: tail(y, axis=-2) if y.ndim > 1 else y),
@@ -452,7 +463,7 @@ MUTANTS = {
         "NaN first": of("sort", lambda f, x, **m: f(jnp.nan_to_num(x, nan=-jnp.inf, posinf=jnp.inf, neginf=-jnp.inf), **m) if jnp.issubdtype(x.dtype, jnp.floating) else f(x, **m)),
         "beyond a block": of("sort", lambda f, x, **m: jnp.concatenate([f(x[:, :1024], **m), f(x[:, 1024:], **m)], axis=1) if m["axis"] == 1 and x.shape[1] > 1024 else f(x, **m)),
         "the lowest k": of("top_k", lambda f, x, **m: f(-x if x.dtype != np.uint8 else 255 - x, **m)),
-        "signs of zero ordered": of("argsort", lambda f, x, **m: f(jnp.where((x == 0) & jnp.signbit(x), jnp.array(-1e-38, x.dtype), x) if jnp.issubdtype(x.dtype, jnp.floating) else x, **m)),
+        "signs of zero ordered": of("argsort", lambda f, x, **m: f(jnp.where((x == 0) & jnp.signbit(x), jnp.array(-1e-30, x.dtype), x) if jnp.issubdtype(x.dtype, jnp.floating) else x, **m)),
         "a value twice": of("sort", lambda f, x, **m: f(x, **m).at[-1, -1].set(f(x, **m)[-1, -2 if x.shape[1] > 1 else -1])),
     },
     "scatter": {
@@ -522,7 +533,7 @@ MUTANTS = {
         "tanh without limits": of("tanh", lambda f, x: jnp.where(jnp.abs(x) > 9, x, f(x))),
         "NaN as zero": each(tuple(matrix.FUNCTIONS), lambda f, x: f(jnp.nan_to_num(x, posinf=jnp.inf, neginf=-jnp.inf))),
         "halves away from zero": of("round", lambda f, x: jnp.sign(x) * jnp.floor(jnp.abs(x) + 1)),
-        "sign of zero lost": of("sqrt", lambda f, x: f(x) + 0.0),
+        "sign of zero lost": of("sqrt", lambda f, x: jnp.where(f(x) == 0, jnp.zeros((), x.dtype), f(x))),
         "floor towards zero": of("floor", lambda f, x: jnp.trunc(x)),
     },
     "random": {
@@ -539,7 +550,7 @@ MUTANTS = {
         "the last device lost": of("psum", lambda f, x: f(jnp.where(jax.lax.axis_index("x") == jax.device_count() - 1, jnp.zeros_like(x), x))),
         "mean for sum": of("psum", lambda f, x: jax.lax.pmean(x, "x").astype(x.dtype)),
         "max from zero": of("pmax", lambda f, x: jnp.maximum(f(x), 0)),
-        "beyond a MiB lost": of("psum", lambda f, x: tail(f(x), (1 << 20) // 32, 0) if x.shape[0] > (1 << 20) // 32 else f(x)),
+        "beyond a MiB lost": of("psum", lambda f, x: f(x).at[(1 << 20) // (8 * x.dtype.itemsize) :].set(0)),
         "integers as floats": of("psum", lambda f, x: f(x.astype("bfloat16")).astype(x.dtype) if x.dtype == np.int32 else f(x)),
         "the other way round": of("ppermute", lambda f, x: jax.lax.ppermute(x, "x", [((n + 1) % jax.device_count(), n) for n in range(jax.device_count())])),
         "parts not exchanged": of("all_to_all", lambda f, x: x),
@@ -548,6 +559,12 @@ MUTANTS = {
         "gathered too little": of("all_gather", lambda f, x: f(x).at[-1].set(0)),
     },
 }  # fmt: skip
+
+
+# Mutants that no cell can tell from an honest answer on a backend, and why.
+CANNOT_MATTER = {
+    "cpu": {"reduction: NaN passed over by max": "XLA does so itself on the CPU (JAX 0.11.0)"},
+}
 
 
 def fails(family, api, cell) -> str:
@@ -571,7 +588,8 @@ def main() -> None:
         for name, mutant in MUTANTS[title].items():
             first = next((cell for cell in cells if fails(family, mutant(family.api), cell)), None)
             if first is None:
-                survivors.append(f"{title}: {name}")
+                excused = CANNOT_MATTER.get(jax.default_backend(), {})
+                survivors += [f"{title}: {name}"] if f"{title}: {name}" not in excused else []
             else:
                 caught[f"{title}: {name}"] = " ".join(map(str, first.values()))
             jax.clear_caches()

@@ -7,7 +7,7 @@ import shutil
 from datetime import date
 from pathlib import Path
 
-from support.wheelset import FAMILY, NOW, SUITES, Shop, make_set, make_verdict
+from support.wheelset import FAMILY, NOW, Shop, make_set, make_verdict
 
 from rocwheel.base.values import replace
 from rocwheel.cli import main
@@ -132,8 +132,6 @@ class World:
     def __init__(self, tmp_path: Path, console, monkeypatch) -> None:
         self.tmp, self.monkeypatch = tmp_path, monkeypatch
         monkeypatch.setenv("ROCWHEEL_CACHE_DIR", str(tmp_path / "cache"))  # remembers heads
-        # ours are not counted on any GPU yet, which blocks every release of a real family
-        monkeypatch.setattr("rocwheel.gate.suite.suites.load_known", lambda *_, **__: SUITES)
         self.ci, self.keys, self.folder = tmp_path / "data/ci", tmp_path / "keys", tmp_path / "wh"
         shutil.copytree(ROOT / "ci", self.ci)
         for name in ("suites", "amdgpu_family_matrix.py"):
@@ -143,7 +141,7 @@ class World:
         self.keys.mkdir()
         self.store = (tmp_path / "store").as_uri()
         (self.ci / "channels.yaml").write_text(
-            f"channels:\n  mine:\n    store: {self.store}\n"
+            f"channels:\n  mine:\n    store: {self.store}\n    first_sets: free\n"
             '    prefixes: {"7": {staging: v2-staging, release: v2}}\n'
         )
         entries = "".join(map(self.entry, ("builder", "runner", "promoter", "approver")))

@@ -29,11 +29,8 @@ FAMILY = matrix.family("gfx90a")  # one GPU: `smoke` and `unit` are required, `e
 PLATFORM = "manylinux_2_27_x86_64"
 NOW = datetime(2026, 5, 1, 12, tzinfo=timezone.utc)
 WHO = Who(by="tester", now=NOW)
-# the suites of this checkout, which commands hold verdicts against, as if all were counted on GPUs
-SUITES = {
-    name: replace(suite, demands=replace(suite.demands, counted=None))
-    for name, suite in suites.load_known(home.find(None), today=NOW.date()).items()
-}
+# the suites of this checkout, which commands hold verdicts against
+SUITES = suites.load_known(home.find(None), today=NOW.date())
 
 
 def make_wheel(

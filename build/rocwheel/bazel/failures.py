@@ -1,6 +1,7 @@
 """Failures that many builds or tests share: recognised by a line of output, shown with a remedy.
 
-The patterns are data: `ci/known_failures.yaml` of builds, `ci/device_errors.yaml` of the gate.
+The patterns are data: `ci/known_failures.yaml` of builds, `ci/device_errors.yaml` of devices,
+`ci/causes.yaml` of what else a night's cell tells of.
 """
 
 import re
@@ -29,25 +30,20 @@ def errors(output: str) -> list[str]:
     return [line for line in COLOURS.sub("", output).splitlines() if _ERROR.search(line)]
 
 
-class KnownText(Value, frozen=True, kw_only=True, rename={"example": "line"}):
-    """A pattern of a line, with a line that it matches."""
+class KnownFailure(Value, frozen=True, kw_only=True, rename={"example": "line"}):
+    """One kind of failure: the pattern of a line, an example of one, and what to do about it."""
 
+    name: str = ""  # its key in the file
     pattern: re.Pattern[str]
     example: str
+    remedy: str
+    # whose it is; after a `process` error the process can use its device no more
+    cause: Literal["wheels", "process", "machine", "inputs"] = "wheels"
 
     def __post_init__(self) -> None:
         """Refuse a pattern that misses its own example."""
         if not self.pattern.search(self.example):
             raise FieldError("does not match the example", "pattern", hint="correct one of the two")
-
-
-class KnownFailure(KnownText, frozen=True, kw_only=True, rename={"example": "line"}):
-    """One kind of failure, and what to do about it."""
-
-    name: str = ""  # its key in the file
-    remedy: str
-    # whose it is; after a `process` error the process can use its device no more
-    cause: Literal["wheels", "process", "machine", "inputs"] = "wheels"
 
 
 class _File(Value, frozen=True, kw_only=True):

@@ -1,4 +1,4 @@
-"""`gate` and its commands: `list`, `merge`, `calibrate`; and `skips`."""
+"""`gate` and its commands: `list`, `merge`; and `skips`."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from rocwheel.cli.options import PATH, alone, dry_run, group, option, option_set
 from rocwheel.cli.target import Target, TargetOptions, key_of, signer_option, trusting
 from rocwheel.gate import session
 from rocwheel.gate.request import Choice
-from rocwheel.gate.suite import calibration, skips, suites, upstream
+from rocwheel.gate.suite import skips, suites, upstream
 from rocwheel.gate.suite.suites import Suite
 from rocwheel.gate.verdict import storing
 from rocwheel.gate.verdict.merge import merge as merge_shards
@@ -156,29 +156,6 @@ def _found(
 def _known(app: App, name: str) -> KnownSuite:
     suite = suites.load(app.home.ci, name)
     return suites.known(app.home, suite, skips.load(app.home.ci, today=app.now().date()))
-
-
-@gate.command("calibrate")
-@click.argument("results", metavar="RESULTS", type=PATH, nargs=-1, required=True)
-@dry_run
-@click.pass_obj
-def calibrate(app: App, results: tuple[Path, ...], dry_run: bool) -> None:
-    """Write down how many tests ran on a family's GPUs: what its verdicts demand from then on.
-
-    RESULTS are folders that `gate` or `gate merge` left in --output, of whole runs.
-    """
-    runs = [(str(path), storing.results_in(path)) for path in results]
-    counted = calibration.calibrated(app.home.ci, runs, matrix.FAMILIES)
-    rows = [
-        (suite, family, jax, ", ".join(f"{name} {number:,}" for name, number in numbers.items()))
-        for suite, by_family in counted.items()
-        for family, by_jax in by_family.items()
-        for jax, numbers in by_jax.items()
-    ]
-    if not dry_run:
-        app.console.info(f"wrote {calibration.write(app.home.ci, counted)}")
-    text = "\n".join(columns(("suite", "family", "JAX", "demanded"), rows))
-    app.emit({"counted": counted}, text)
 
 
 @group("skips")

@@ -26,13 +26,12 @@ from rocwheel.cli.target import FAMILIES, FAMILY, Target, TargetOptions, family_
 from rocwheel.gate import run as gate_runs
 from rocwheel.gate import session, subject
 from rocwheel.gate.report import summary
-from rocwheel.gate.request import Choice, DeviceChoice, GateOptions, Host
+from rocwheel.gate.request import Choice, DeviceChoice, GateRequest, Host
 from rocwheel.gate.session import GateJob, GateReport
 from rocwheel.gate.setup_errors import SetupError
 from rocwheel.gate.subject import WheelsUnderTest
 from rocwheel.gate.suite import suites
 from rocwheel.gate.suite.discovery import Shard
-from rocwheel.records import manifest as records
 from rocwheel.records.manifest import Manifest
 from rocwheel.records.places import Place
 from rocwheel.records.verdict import State
@@ -98,7 +97,7 @@ gate_options = option_set(
         metavar="DIR",
         type=known.FILE,
         default="",
-        help="Test local wheels instead of staged ones; nothing is stored.",
+        help="Test a local wheelhouse instead of a staged set; nothing is stored.",
     ),
     option(
         "--device",
@@ -211,7 +210,8 @@ def jobs_of(
     wanted = tuple(suites.load(app.home.ci, name) for name in named)
     python = PythonVersion.parse(options.python)
     family, manifest, place, wheels = _wheels(app, options, python)
-    asked = GateOptions(
+    asked = GateRequest(
+        suite=wanted[0],
         family=family,
         python=python,
         wheels=wheels,
@@ -251,17 +251,14 @@ def jobs_of(
 
 def _wheels(
     app: App, options: GateCommandOptions, python: PythonVersion
-) -> tuple[Family, Manifest | None, Place | None, WheelsUnderTest]:
+) -> tuple[Family, Manifest, Place | None, WheelsUnderTest]:
     """Return family, manifest, staging place and wheel set of the options."""
     if options.wheels:
         if options.channel or options.store:
             raise click.UsageError("--wheels are local: give no --channel and no --store")
         if options.manifest:
             raise click.UsageError("--wheels and --manifest contradict each other: give one")
-        folder = app.cwd / options.wheels
-        family = family_of(app, options)
-        if not (folder / records.MANIFEST).is_file():
-            return family, None, None, subject.of_folder(folder, python)
+        folder, family = app.cwd / options.wheels, family_of(app, options)
         local = Manifest.load(folder)
         local.check_family(family.name)
         return family, local, None, subject.of_manifest(local, python, folder)

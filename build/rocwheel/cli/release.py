@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import Any
@@ -79,11 +80,15 @@ def _approvals(app: App, approve: tuple[str, ...], person: PersonOptions) -> tup
         raise click.UsageError("--approve needs --by: the name that the release record keeps")
     approvals = []
     for text in approve:
-        suite, colon, python = text.partition(":")
-        if not (suite and colon and python):
-            raise click.UsageError(f"--approve {text}: write SUITE:CPYTHON, such as unit:3.12")
+        cell = re.fullmatch(r"([^:=]+):([^:=]+)(?:=([1-9][0-9]{0,8}))?", text)
+        if not cell:
+            what = "write SUITE:CPYTHON, such as unit:3.12, or unit:3.12=24300 of a first set"
+            raise click.UsageError(f"--approve {text}: {what}")
         who = withdraw.with_reason(person.who(app), person.reason)
-        approvals.append(Approval(suite=suite, python=python, by=who.by, reason=who.reason))
+        suite, python, ran = cell[1], cell[2], int(cell[3] or 0)
+        approvals.append(
+            Approval(suite=suite, python=python, by=who.by, reason=who.reason, ran=ran)
+        )
     return tuple(approvals)
 
 
@@ -91,9 +96,9 @@ def _approvals(app: App, approve: tuple[str, ...], person: PersonOptions) -> tup
 @manifest_options
 @option(
     "--approve",
-    metavar="SUITE:CPYTHON",
+    metavar="SUITE:CPYTHON[=RAN]",
     multiple=True,
-    help="Release although this cell is flaky; needs --reason; repeatable.",
+    help="Release although it is flaky, or a first set of which RAN passed; needs --reason.",
 )
 @person_options
 @signer_option

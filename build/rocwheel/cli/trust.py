@@ -149,7 +149,7 @@ def _read(path: Path) -> bytes:
 
 
 @trust.command("approve")
-@click.argument("cells", metavar="SUITE:CPYTHON...", nargs=-1, required=True)
+@click.argument("cells", metavar="SUITE:CPYTHON[=RAN]...", nargs=-1, required=True)
 @manifest_options
 @person_options
 @signer_option
@@ -157,7 +157,7 @@ def _read(path: Path) -> bytes:
 def approve(
     app: App, cells: tuple[str, ...], target: ManifestOptions, person: PersonOptions, signer: str
 ) -> None:
-    """Sign that cells of a staged set may be released though they are flaky or untested.
+    """Sign that cells of a staged set may be released: flaky, untested, or a family's first.
 
     The approval holds on this channel, for failures that are there now, not for later ones.
     """

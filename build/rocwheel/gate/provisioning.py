@@ -11,7 +11,6 @@ from typing import Final
 
 from rocwheel import rocm
 from rocwheel.base.console import Console
-from rocwheel.base.errors import ConfigError
 from rocwheel.base.values import Plain
 from rocwheel.gate import subject
 from rocwheel.gate.request import DeviceChoice, GateRequest, Host
@@ -59,8 +58,7 @@ def provide(request: GateRequest, host: Host, console: Console) -> Provided:
     if request.device is not DeviceChoice.FAMILY:
         return nothing
     if lines := _own(request):
-        source = request.manifest.rocm if request.manifest else None
-        assert source  # noqa: S101 - they are its packages
+        source = request.manifest.rocm
         record = RocmProvided(
             origin="pip", version=source.version, sha256=source.sha256, name=source.name
         )
@@ -84,19 +82,16 @@ def provide(request: GateRequest, host: Host, console: Console) -> Provided:
 
 def _own(request: GateRequest) -> tuple[str, ...]:
     """Return what users install of the packages that the set was built from; () for any other."""
-    source = request.manifest.rocm if request.manifest else None
-    if request.rocm or request.suite.rocm == "pip" or not (source and source.delivery):
+    if request.rocm or request.suite.rocm == "pip":
         return ()
-    return by_pip.for_users(source.delivery.packages, request.family.targets)
+    delivery = request.manifest.rocm.delivery
+    return () if not delivery else by_pip.for_users(delivery.packages, request.family.targets)
 
 
 def _packages(request: GateRequest) -> str:
-    """Return the requirements that pip is asked for; "" where it is not. Raises ConfigError."""
+    """Return the requirements that pip is asked for; "" where it is not."""
     if request.rocm or request.suite.rocm != "pip":
         return request.rocm.removeprefix(PIP) if request.rocm.startswith(PIP) else ""
-    if request.manifest is None:
-        hint = "name the set, or --rocm pip:REQUIREMENT"
-        raise ConfigError(f"{request.key}: wants ROCm by pip, of no version", hint=hint)
     # the wheels; `rocm` itself, whose extras they are, is an sdist and has no library
     names = ("core", "libraries", *(f"device-{target}" for target in request.family.targets))
     return ",".join(f"rocm-sdk-{name}=={request.manifest.rocm.version}" for name in names)

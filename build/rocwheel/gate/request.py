@@ -45,13 +45,14 @@ class Choice(enum.Enum):
     SKIPPED = "skipped"  # those of the skip lists alone
 
 
-class GateOptions(Plain, frozen=True, kw_only=True):
-    """What a gate is asked for whichever its suite: wheels, a family, a CPython, and how to run."""
+class GateRequest(Plain, frozen=True, kw_only=True):
+    """One gate: a suite, wheels, a family, a CPython, how to run it, and what is known of it."""
 
+    suite: Suite
     family: Family
     python: PythonVersion
     wheels: WheelsUnderTest
-    manifest: Manifest | None  # None for wheels without one
+    manifest: Manifest
     home: Home  # our data, or a team's
     shard: Shard = Shard()
     device: DeviceChoice = DeviceChoice.FAMILY
@@ -65,20 +66,7 @@ class GateOptions(Plain, frozen=True, kw_only=True):
     patience: float = 3600.0  # seconds to wait for devices others hold
     installed: Path | None = None  # Python of an environment that has wheels and ROCm: an image's
     folders: tuple[Path, ...] = ()  # with packages that the suite needs and that one lacks
-
-    def __post_init__(self) -> None:
-        try:
-            tuple(map(Requirement, self.requirements))
-        except InvalidRequirement as exc:
-            what = " ".join(str(exc).split())
-            raise ConfigError(f"--with: {what}", hint="write NAME==VERSION") from exc
-
-
-class GateRequest(GateOptions, frozen=True, kw_only=True):
-    """One gate: the options, a suite, and what is known of it."""
-
-    suite: Suite
-    output: Path
+    output: Path = Path()
     libraries: tuple[Library, ...] = ()
     device_errors: tuple[KnownFailure, ...] = ()
     skips: tuple[Skip, ...] = ()
@@ -86,6 +74,13 @@ class GateRequest(GateOptions, frozen=True, kw_only=True):
     history: SuiteHistory | None = None
     known: KnownSuite | None = None  # the suite as our checkout has it, for the verdict
     command: str = ""  # that asks the same again, to paste
+
+    def __post_init__(self) -> None:
+        try:
+            tuple(map(Requirement, self.requirements))
+        except InvalidRequirement as exc:
+            what = " ".join(str(exc).split())
+            raise ConfigError(f"--with: {what}", hint="write NAME==VERSION") from exc
 
     def for_failures_of(self, results: Results) -> GateRequest:
         """Return the same request for what failed there, with the same packages.
@@ -128,8 +123,7 @@ class GateRequest(GateOptions, frozen=True, kw_only=True):
     @property
     def demand(self) -> Demand:
         """What the results are held against; how many tests must run is asked of whole suites."""
-        family = self.family.name if self.device is DeviceChoice.FAMILY else ""
-        demand = self.suite.demands.of(self.wheels.jax_version, family)
+        demand = self.suite.demands.of(self.wheels.jax_version)
         if self.shard.count > 1:
             return demand.of_part()
         # one that passes is enough of those that were named

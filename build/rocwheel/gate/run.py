@@ -50,7 +50,7 @@ class GateResult(Plain, frozen=True, kw_only=True):
 
     results: Results
     judged: Fault  # the state and its reason
-    verdict: Verdict | None  # None for wheels without a manifest
+    verdict: Verdict
     error: RocwheelError | None = None  # why it ended before its tests
 
 
@@ -265,7 +265,7 @@ def _identity(request: GateRequest, host: Host, tests: SuiteFiles) -> str:
     if request.jax_tests:
         theirs = git.identify(request.jax_tests, runner=host.runner)
         return theirs.digest or theirs.commit
-    return request.manifest.jax.commit if request.manifest else ""
+    return request.manifest.jax.commit
 
 
 def _interpreter(request: GateRequest, host: Host) -> machines.Interpreter:

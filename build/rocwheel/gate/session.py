@@ -8,17 +8,15 @@ from datetime import datetime
 from pathlib import Path
 from typing import Any, Final
 
-from msgspec import structs
-
 from rocwheel.base.console import Console
 from rocwheel.base.errors import HostError, InterruptError, RocwheelError, StoreError
 from rocwheel.base.home import Home
-from rocwheel.base.values import Plain
+from rocwheel.base.values import Plain, replace
 from rocwheel.gate import run as gate_runs
 from rocwheel.gate.engine.plan import Snapshot, Watcher
 from rocwheel.gate.report import render
 from rocwheel.gate.report.gate_page import verdict_text
-from rocwheel.gate.request import DeviceChoice, GateOptions, GateRequest, Host
+from rocwheel.gate.request import DeviceChoice, GateRequest, Host
 from rocwheel.gate.run import GateResult
 from rocwheel.gate.suite import history, skips, suites
 from rocwheel.gate.suite.suites import Suite
@@ -57,7 +55,7 @@ class GateReport(Plain, frozen=True, kw_only=True):
 
 
 def prepare(
-    options: GateOptions,
+    asked: GateRequest,
     wanted: Sequence[Suite],
     *,
     output: Path | None,
@@ -67,26 +65,27 @@ def prepare(
     place: Place | None,
     signer: Signer | None = None,
 ) -> tuple[GateJob, ...]:
-    """Make a job for each suite; several have a folder each below `output`.
+    """Make a job for each suite as is asked for the first; several have folders below `output`.
 
     `failed_of` are earlier results, of which only the failures run again; `command` returns the
     line that asks the same again for one suite. Raises ConfigError, StoreError.
     """
-    listed, shard = skips.load(options.home.ci, today=host.now().date()), options.shard
+    home, shard = asked.home, asked.shard
+    listed = skips.load(home.ci, today=host.now().date())
     suffix = f"-{shard.number}-of-{shard.count}" if shard.count > 1 else ""
     jobs = []
     for suite in wanted:
-        own = Path("gate-results") / f"{suite.name}-{options.python}{suffix}"
+        own = Path("gate-results") / f"{suite.name}-{asked.python}{suffix}"
         if output:
             own = output / suite.name if len(wanted) > 1 else output
-        request = GateRequest(
-            **structs.asdict(options),
+        request = replace(
+            asked,
             suite=suite,
             output=host.cwd / own,
-            libraries=suites.libraries(options.home.ci),
-            device_errors=suites.device_errors(options.home.ci),
+            libraries=suites.libraries(home.ci),
+            device_errors=suites.device_errors(home.ci),
             skips=listed,
-            known=suites.known(options.home, suite, listed),
+            known=suites.known(home, suite, listed),
             history=history.read(place, suite.name, host.cache),
             command=command(suite.name),
         )

@@ -2,42 +2,35 @@
 
 from pathlib import Path
 
-from packaging.utils import InvalidWheelFilename, parse_wheel_filename
-from packaging.version import Version
-
 from rocwheel import rocm
-from rocwheel.base import files
 from rocwheel.base.download import without_secrets
 from rocwheel.base.errors import ConfigError, WheelError
 from rocwheel.base.git import Checkout
 from rocwheel.base.values import Plain
-from rocwheel.base.versions import PythonVersion, WheelKind
+from rocwheel.base.versions import PythonVersion
 from rocwheel.records.manifest import Manifest
 from rocwheel.records.places import Place
 
 
 def rocm_of(
-    manifest: Manifest | None, named: str, *, exact: bool, cache: Path, cwd: Path
+    manifest: Manifest, named: str, *, exact: bool, cache: Path, cwd: Path
 ) -> rocm.RocmPlan:
     """Return the plan of the ROCm that `named` says, by default the manifest's own.
 
     An `exact` one must be the manifest's own, wherever it comes from. Raises ConfigError.
     """
-    known = manifest.rocm if manifest else None
-    published = known is not None and known.origin == "tarball"
-    if known and known.origin != "directory" and not named:
-        return rocm.recorded(known, cache=cache)
+    own = manifest.rocm
+    if own.origin != "directory" and not named:
+        return rocm.recorded(own, cache=cache)
     if not named:
-        what = "was built with a folder of ROCm" if known else "names no ROCm"
         raise ConfigError(
-            f"which ROCm? The wheel set {what}",
+            "which ROCm? The wheel set was built with a folder of ROCm",
             hint="add --rocm with a tarball or a folder; for a gate also pip:REQUIREMENT",
         )
-    own = known if exact else None
     return rocm.plan(
         named,
-        sha256=own.sha256 if own and published else None,
-        version=own.version if own else None,
+        sha256=own.sha256 if exact and own.origin == "tarball" else None,
+        version=own.version if exact else None,
         cache=cache,
         cwd=cwd,
     )
@@ -49,10 +42,10 @@ def rocm_option(source: str) -> tuple[str, ...]:
     return () if is_recorded else (f"--rocm={source}",)
 
 
-def jax_of(manifest: Manifest | None, *, cache: Path) -> Checkout:
+def jax_of(manifest: Manifest, *, cache: Path) -> Checkout:
     """Return the checkout of the JAX that a set was built of. Raises ConfigError."""
-    jax = manifest.jax if manifest else None
-    if manifest is None or jax is None or not jax.commit or jax.dirty:
+    jax = manifest.jax
+    if not jax.commit or jax.dirty:
         raise ConfigError(
             "the wheels name no JAX commit to take the tests from",
             hint="add --jax-tests with a JAX checkout",
@@ -86,7 +79,6 @@ class WheelUnderTest(Plain, frozen=True, kw_only=True):
 class WheelsUnderTest(Plain, frozen=True, kw_only=True):
     """The wheels of a set that a gate installs and tests, for one CPython."""
 
-    manifest: str  # SHA-256, "" for wheels without one
     jax_version: str
     wheels: tuple[WheelUnderTest, ...]
     place: Place | None = None  # where stored ones lie
@@ -105,7 +97,6 @@ def of_manifest(manifest: Manifest, python: PythonVersion, origin: Path | Place)
             f"the wheel set has no CPython {python}", hint=f"it has {', '.join(manifest.pythons)}"
         )
     return WheelsUnderTest(
-        manifest=manifest.sha256,
         jax_version=manifest.jax_version,
         wheels=tuple(
             WheelUnderTest(
@@ -120,37 +111,3 @@ def of_manifest(manifest: Manifest, python: PythonVersion, origin: Path | Place)
         ),
         place=None if isinstance(origin, Path) else origin,
     )
-
-
-def of_folder(folder: Path, python: PythonVersion) -> WheelsUnderTest:
-    """Return the wheels in a folder without a manifest.
-
-    Raises WheelError when none is for `python`, ConfigError when there is no such folder.
-    """
-    if not folder.is_dir():
-        raise ConfigError(f"{folder}: no such folder", hint="check --wheels")
-    wheels = []
-    for path in sorted(folder.glob("*.whl")):
-        try:
-            project, version, _, tags = parse_wheel_filename(path.name)
-        except InvalidWheelFilename as exc:
-            raise WheelError(f"{path}: {exc}", hint="take it out of the folder") from exc
-        abis = {(tag.interpreter, tag.abi) for tag in tags}
-        if abis & {(python.interpreter, python.abi), ("py3", "none")}:
-            wheels.append(
-                WheelUnderTest(
-                    filename=path.name,
-                    project=str(project),
-                    version=str(version),
-                    sha256=files.sha256(path),
-                    path=path.resolve(),
-                )
-            )
-    plugins = [wheel for wheel in wheels if wheel.project.endswith(f"-{WheelKind.PLUGIN.value}")]
-    if len(plugins) != 1:
-        raise WheelError(
-            f"{folder}: {len(plugins)} plugin wheels for CPython {python}",
-            hint="put the wheels of one set there, one of each kind",
-        )
-    base = Version(plugins[0].version).base_version
-    return WheelsUnderTest(manifest="", jax_version=base, wheels=tuple(wheels))

@@ -1,17 +1,18 @@
 """What a cell that did not pass tells of: wheels, tests, inputs, store or machine.
 
-The exit status says it in general, `ci/causes.yaml` of texts. What tells of wheels or inputs is not
-tried again: the same bytes fail in the same way.
+The exit status says it in general, `ci/causes.yaml` and `ci/device_errors.yaml` of texts. What
+tells of wheels or inputs is not tried again: the same bytes fail in the same way.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from pathlib import Path
-from typing import Final, Literal
+from typing import Final
 
-from rocwheel.base import errors, yaml_file
+from rocwheel.base import errors
 from rocwheel.base.choices import TEST_KINDS
-from rocwheel.base.values import Value, replace
-from rocwheel.bazel.failures import KnownText
+from rocwheel.base.values import replace
+from rocwheel.bazel import KnownFailure, load_failures
+from rocwheel.gate.suite.suites import device_errors
 from rocwheel.records.verdict import SILENT, State
 from rocwheel.release.ledger.nights import CauseClass, Ended
 
@@ -28,30 +29,21 @@ TOLD: Final = {  # by the exit status of a command
 FINAL: Final = frozenset({CauseClass.WHEELS, CauseClass.INPUTS})
 
 
-class KnownCause(KnownText, frozen=True, kw_only=True, rename={"example": "line"}):
-    """A text that tells what a failure is about."""
-
-    cause: CauseClass
-
-
-class _File(Value, frozen=True, kw_only=True):
-    schema: Literal[1]
-    causes: Mapping[str, KnownCause]
-
-
-def load(ci: Path) -> tuple[KnownCause, ...]:
+def load(ci: Path) -> tuple[KnownFailure, ...]:
     """Read the texts. Raises ConfigError."""
-    return tuple(yaml_file.read(ci / FILE, _File).causes.values())
+    devices = (item for item in device_errors(ci) if item.cause == CauseClass.MACHINE.value)
+    return (*load_failures(ci / FILE), *devices)
 
 
-def judged(known: Sequence[KnownCause], kind: str, ended: Ended, log: str) -> Ended:
+def judged(known: Sequence[KnownFailure], kind: str, ended: Ended, log: str) -> Ended:
     """Return how a cell of a kind ended, corrected by what its words say, with its cause."""
     state = ended.state
     if state in {State.PASS, State.NOT_RUN}:
         return ended
-    said = next((item.cause for item in known if item.pattern.search(ended.reason)), None)
+    met = next((item.cause for item in known if item.pattern.search(ended.reason)), "")
+    said = CauseClass(met) if met else None
     if not said and kind in TEST_KINDS and state not in SILENT:
-        machine = (item for item in known if item.cause is CauseClass.MACHINE)
+        machine = (item for item in known if item.cause == CauseClass.MACHINE.value)
         match = next((m for item in machine if (m := item.pattern.search(log))), None)
         if match:
             said = CauseClass.MACHINE

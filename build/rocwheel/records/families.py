@@ -36,10 +36,6 @@ class _Bypass(Value, frozen=True, kw_only=True):
     expires: date
 
 
-class _Excuse(_Bypass, frozen=True, kw_only=True):
-    suite: str
-
-
 class _Entry(Value, frozen=True, kw_only=True):
     name: str
     about: str
@@ -48,7 +44,6 @@ class _Entry(Value, frozen=True, kw_only=True):
     proof: _Proof
     runners: tuple[str, ...] = ()
     bypass: _Bypass | None = None
-    uncalibrated: tuple[_Excuse, ...] = ()
 
     def family(self) -> Family:
         """Make the family. Raises ValueError for one that the matrix would refuse, too."""
@@ -61,7 +56,6 @@ class _Entry(Value, frozen=True, kw_only=True):
             policy=tuple(Rule(suite, level) for suite, level in self.suites.items()),
             runners=tuple(RunnerPool(label, gpus=gpus) for label in self.runners),
             bypass_tests_for_releases=Bypass(**asdict(self.bypass)) if self.bypass else None,
-            uncalibrated=tuple(matrix.Uncounted(**asdict(item)) for item in self.uncalibrated),
             needs=tuple(Need(suite, gpus) for suite in self.suites),
             proof=Proof(**asdict(self.proof)),
         )

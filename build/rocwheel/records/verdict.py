@@ -41,7 +41,7 @@ class State(enum.Enum):
     NO_RUNNER = "no-runner"
     INFRA = "infra"  # the machine, not the wheels
     NOT_RUN = "not-run"  # never started, cut short, or a shard is missing
-    UNCALIBRATED = "uncalibrated"  # how many tests must run on this family was never counted
+    UNCALIBRATED = "uncalibrated"  # of a cell: a family's first set waits for an approval
 
     @property
     def exit_code(self) -> int:
@@ -72,6 +72,11 @@ class Counts(Value, frozen=True, kw_only=True):
     def collected(self) -> int:
         return sum(msgspec.structs.astuple(self))
 
+    @property
+    def ran(self) -> int:
+        """The tests that passed, at once or when tried again."""
+        return self.passed + self.flaky
+
     def by_outcome(self) -> dict[str, int]:
         """Return every number under its name."""
         return msgspec.structs.asdict(self)
@@ -87,22 +92,19 @@ class Demand(Value, frozen=True, kw_only=True):
     may_lose: Count = 0  # that the last released set had
     flaky_budget: Count = 0
     must_call: tuple[str, ...] = ()  # ROCm libraries that tests must have been seen to call
-    uncounted: str = ""  # why it is not known how many tests must run, may skip and so on
 
     def of_part(self, must_run: int = 0) -> Demand:
         """Return what is asked of a part of the suite: not that enough ran, or was called."""
-        return replace(self, must_run=must_run, must_call=(), uncounted="")
+        return replace(self, must_run=must_run, must_call=())
 
     def shortfalls(self, counts: Counts) -> Iterator[tuple[State, str]]:
         """Say where the counts of a whole suite, or of a shard, fall short of it."""
         if counts.collected == 0:
             yield State.NOTHING_RAN, "no test was collected"
             return
-        if self.uncounted:
-            yield State.UNCALIBRATED, f"{self.uncounted}; tests that passed: {counts.passed}"
-        if counts.passed + counts.flaky < self.must_run:
+        if counts.ran < self.must_run:
             message = (
-                f"tests that passed: {counts.passed + counts.flaky}, must: {self.must_run}; "
+                f"tests that passed: {counts.ran}, must: {self.must_run}; "
                 f"skipped: {counts.skipped}, expected to fail: {counts.xfailed}"
             )
             yield State.TOO_FEW_RAN, message
@@ -119,45 +121,27 @@ class Demand(Value, frozen=True, kw_only=True):
 
 
 class Demands(Value, frozen=True, kw_only=True):
-    """What a suite demands, by JAX and by family."""
+    """What a suite demands, by JAX."""
 
     expected: Demand
     by_jax: Mapping[str, Demand] = msgspec.field(default_factory=dict)  # from a release on
-    # counted on GPUs, by family and JAX; None for a suite whose numbers are known without
-    counted: Mapping[str, Mapping[str, Demand]] | None = None
 
-    def of(self, jax: str, family: str = "") -> Demand:
-        """Return the demand for one JAX, on a family's own GPUs where one is named.
+    def of(self, jax: str) -> Demand:
+        """Return the demand for one JAX: that of the newest release that is not newer.
 
-        Releases share the numbers of their series (0.11) from the release on that they are of. What
-        was not counted for a series, or on a family, is not borrowed: `uncounted` says why.
+        A series after the last one here (0.12 after 0.11) has other tests. As many must pass, and
+        what they do besides is not known.
         """
         try:
             version = Version(jax)
         except InvalidVersion:
             return self.expected
+        named = [name for name in self.by_jax if Version(name) <= version]
+        demand = self.by_jax[max(named, key=Version)] if named else self.expected
         newest = max(map(Version, self.by_jax), default=version)
-        if version.release[:2] > newest.release[:2]:
-            why = f"the tests of JAX {jax} were not counted, those of {newest} were the last"
-            any_ = dict.fromkeys(("may_skip", "may_xfail", "may_deselect"), MOST)
-            expected = replace(self.expected, must_run=1, **any_, uncounted=why)
-        else:
-            expected = _newest(self.by_jax, version) or self.expected
-        if self.counted is None or not family:
-            return expected
-        of_series = {
-            name: demand
-            for name, demand in self.counted.get(family, {}).items()
-            if Version(name).release[:2] == version.release[:2]
-        }
-        why = f"its tests were never counted on {family} with JAX {'.'.join(jax.split('.')[:2])}"
-        return _newest(of_series, version) or replace(expected, uncounted=expected.uncounted or why)
-
-
-def _newest(demands: Mapping[str, Demand], version: Version) -> Demand | None:
-    """Return the demand of the newest release that is not newer than `version`."""
-    named = [name for name in demands if Version(name) <= version]
-    return demands[max(named, key=Version)] if named else None
+        if version.release[:2] <= newest.release[:2]:
+            return demand
+        return replace(demand, may_skip=MOST, may_xfail=MOST, may_deselect=MOST)
 
 
 class KnownSuite(Value, frozen=True, kw_only=True):

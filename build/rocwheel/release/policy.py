@@ -3,13 +3,15 @@
 Each CPython of the manifest has at least one required suite, and each required (suite, CPython)
 needs a pass of exactly the manifest's wheels on a GPU of the family. All verdicts of a cell count,
 whatever their order and number: a failure that was ever counted, also under a state that says
-something else, makes a pass beside it `flaky`, which needs an approval with a name. Nothing else is
-approved. A bypass excuses a runner that does not exist, an excuse of the family a suite whose tests
-were never counted on it, and neither excuses anything else.
+something else, makes a pass beside it `flaky`, which needs an approval with a name. A bypass
+excuses a runner that does not exist, and nothing else.
+
+How many tests run on a family is what they were on its last released set. Its first set is
+`uncalibrated` on a channel that wants that number from a person: an approval that names it.
 """
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from datetime import date, datetime
+from datetime import datetime
 from typing import Any, Final
 
 import msgspec
@@ -22,7 +24,7 @@ from rocwheel.base.versions import moment
 from rocwheel.records.manifest import Manifest
 from rocwheel.records.verdict import PASSED, Demand, KnownSuite, State, Verdict
 from rocwheel.release.index.channels import Channel
-from rocwheel.release.ledger.verdicts import FoundVerdict
+from rocwheel.release.ledger.verdicts import NOTHING, Coverage, FoundVerdict
 from rocwheel.release.trust.policy import SKEW
 from rocwheel.release.trust.statements import Approval
 
@@ -39,9 +41,11 @@ class SuiteCell(Plain, frozen=True, kw_only=True):
     is_blocking: bool
     why: str
     sha256: str = ""  # of the verdict that decided
+    ran: int = 0  # tests that passed there
     verdicts: tuple[str, ...] = ()  # every verdict that was looked at: digest and state
     notes: tuple[str, ...] = ()  # what does not count, and is shown
     excused: bool = False  # by the family's bypass
+    approval: str = ""  # how `--approve` names it, where a person's word lets it through
 
     @property
     def name(self) -> str:
@@ -63,7 +67,8 @@ class Decision(Plain, frozen=True, kw_only=True):
     @property
     def waiting(self) -> tuple[SuiteCell, ...]:
         """The cells that block and that a person's word would let pass."""
-        return tuple(c for c in self.blocking if c.state is State.FLAKY or WAITS in c.why)
+        states = {State.FLAKY, State.UNCALIBRATED}
+        return tuple(c for c in self.blocking if c.state in states or WAITS in c.why)
 
     def evidence(self) -> dict[str, Any]:
         """Return what goes into the release record: what was known when it was decided."""
@@ -86,17 +91,19 @@ def decide(
     now: datetime,
     approvals: Sequence[Approval] = (),
     lost: Mapping[tuple[str, str], tuple[str, ...]] | None = None,
+    before: Coverage = NOTHING,
     signed: bool = False,
 ) -> Decision:
     """Evaluate the policy; nothing may have ended after `now`, no bypass before its day.
 
-    `lost` are tests of the last released set that this one has not, by suite and CPython. With
-    `signed` a bypass and an excuse need an approval, too.
+    `before` is what ran of the last released set, `lost` are its tests that this one has not, by
+    suite and CPython. With `signed` a bypass needs an approval, too.
     """
     by_cell: dict[tuple[str, str], list[FoundVerdict]] = {}
     for verdict in sorted(verdicts, key=lambda item: item.key):
         by_cell.setdefault((verdict.suite, verdict.python), []).append(verdict)
     cells, used = list[SuiteCell](), list[Approval]()
+    judged = list[tuple[_Case, SuiteCell, Approval | None]]()
     for python in manifest.pythons:
         levels = channel.levels(family, python)
         for suite, level in levels.items():
@@ -107,6 +114,8 @@ def decide(
                 suite=suite,
                 now=now,
                 known=channel.suites.get(suite),
+                before=before.least(suite, python),
+                asks_first=channel.first_sets == "approved",
             )
             cell = _judge(case, by_cell.get((suite, python), ()), level)
             cell = _without(cell, (lost or {}).get((suite, python), ()), case)
@@ -116,16 +125,23 @@ def decide(
             if words and not word:
                 late = f"it has a verdict that came after the approval of {words[0].by}"
                 cell = replace(cell, why=f"{cell.why}; {late}")
-            weighed = _weigh(cell, case, word)
-            if cell.is_blocking and not weighed.is_blocking and level is Level.REQUIRED:
-                used += [word] if word else []
-                if signed and not word:
-                    why = f"{weighed.why}; {WAITS}"
-                    weighed = replace(weighed, is_blocking=True, excused=False, why=why)
-            cells.append(weighed)
+            judged.append((case, cell, word))
         if Level.REQUIRED not in levels.values():  # it would be released untested
             why = f"the policy of {family.name} requires no suite for this CPython: add a rule "
             cells.append(barred(python, State.NOT_RUN, f"{why}to amdgpu_family_matrix.py"))
+    # the number that a person named holds for the suite, whichever the CPython
+    named = {cell.suite: word for _, cell, word in judged
+             if word and word.ran and word.ran == cell.ran}  # fmt: skip
+    for case, cell, word in judged:
+        number = named.get(cell.suite) if case.is_first else None
+        weighed = _weigh(cell, case, word, number)
+        if cell.is_blocking and not weighed.is_blocking and cell.level is Level.REQUIRED:
+            words = [item for item in dict.fromkeys((word, number)) if item]
+            used += [item for item in words if item not in used]
+            if signed and not words:
+                why = f"{weighed.why}; {WAITS}"
+                weighed = replace(weighed, is_blocking=True, excused=False, why=why)
+        cells.append(weighed)
     needed = any(cell.excused for cell in cells)
     return Decision(
         cells=tuple(cells),
@@ -143,17 +159,19 @@ class _Case(Plain, frozen=True, kw_only=True):
     suite: str
     now: datetime
     known: KnownSuite | None  # None where this checkout has no such suite
+    before: int | None  # tests that passed on the last released set
+    asks_first: bool  # whether a person names that number for the first one
 
     @property
     def demand(self) -> Demand | None:
         """What the suite demands for the set's JAX."""
-        jax, family = self.manifest.jax_version, self.family.name
-        return self.known.demands.of(jax, family) if self.known else None
+        return self.known.demands.of(self.manifest.jax_version) if self.known else None
 
     @property
-    def uncounted(self) -> str:
-        """Return why it is not known how many tests must run, "" where it is."""
-        return self.demand.uncounted if self.demand else ""
+    def is_first(self) -> bool:
+        """Whether nothing says how many of JAX's own tests run on the family; ours are known."""
+        is_jaxs = self.known is not None and not self.known.tests
+        return is_jaxs and self.asks_first and self.before is None
 
 
 def _judge(case: _Case, verdicts: Sequence[FoundVerdict], level: Level) -> SuiteCell:
@@ -174,9 +192,10 @@ def _judge(case: _Case, verdicts: Sequence[FoundVerdict], level: Level) -> Suite
         # what was counted since then, or is not any more, this checkout says
         passed = State.FLAKY if verdict.state is State.FLAKY else State.PASS
         (doubts if doubt else passes).append((item.sha256, passed, doubt))
-    sha256, why = "", ""
+    sha256, why, ran = "", "", 0
     if passes:
         sha256, state, _ = min(passes, key=lambda item: (item[1] is State.FLAKY, item[0]))
+        ran = next(verdict.counts.ran for item, verdict in told if item.sha256 == sha256)
         if failures:
             other, _, said = min(failures, key=_severity)
             state = State.FLAKY
@@ -188,8 +207,10 @@ def _judge(case: _Case, verdicts: Sequence[FoundVerdict], level: Level) -> Suite
         sha256, _, why = (doubts or failures)[0]
     else:
         sha256, state, why = _silent(case, told)
-    if state is State.PASS and case.uncounted:
-        state, why = State.UNCALIBRATED, case.uncounted
+    if state is State.PASS and case.is_first:
+        state = State.UNCALIBRATED
+        why = f"it is the first set of {case.family.name}, and {ran} of its tests passed"
+    approval = f"{case.suite}:{case.python}" + (f"={ran}" if case.is_first else "")
     return SuiteCell(
         suite=case.suite,
         python=case.python,
@@ -198,6 +219,8 @@ def _judge(case: _Case, verdicts: Sequence[FoundVerdict], level: Level) -> Suite
         is_blocking=state is not State.PASS,
         why=why,
         sha256=sha256,
+        ran=ran,
+        approval=approval if state in {State.FLAKY, State.UNCALIBRATED} else "",
         verdicts=tuple(
             f"{item.sha256} {item.verdict.state.value if item.verdict else 'unreadable'}"
             for item in verdicts
@@ -286,8 +309,12 @@ def _suite_doubts(verdict: Verdict, case: _Case) -> Iterator[str]:
     for difference in verdict.ran.differences(case.known, jax_commit=case.manifest.jax.commit):
         yield f"another suite ran: {difference}"
     for state, message in case.demand.shortfalls(verdict.counts) if case.demand else ():
-        if state not in {State.FLAKY, State.UNCALIBRATED}:
+        if state is not State.FLAKY:
             yield message
+    passed, may_lose = verdict.counts.ran, case.demand.may_lose if case.demand else 0
+    if case.before is not None and passed < case.before - may_lose:
+        what = f"tests that passed: {passed}, on the last released set: {case.before}"
+        yield f"{what}; may_lose is {may_lose}"
 
 
 def _rocm_doubts(verdict: Verdict, case: _Case) -> Iterator[str]:
@@ -301,32 +328,29 @@ def _rocm_doubts(verdict: Verdict, case: _Case) -> Iterator[str]:
         yield f"the suite ran on ROCm from {what}, not on {wanted.name} with the manifest's digest"
 
 
-def _weigh(cell: SuiteCell, case: _Case, approval: Approval | None) -> SuiteCell:
-    """Apply level, bypass, excuse and approvals to a cell that is not a pass."""
+def _weigh(
+    cell: SuiteCell, case: _Case, approval: Approval | None, named: Approval | None = None
+) -> SuiteCell:
+    """Apply level, bypass and approvals to a cell that is not a pass."""
     if not cell.is_blocking:
         return cell
     if cell.level is Level.ADVISORY:
         return replace(cell, is_blocking=False)
-    today = case.now.date()
-    if cell.state is State.FLAKY and approval:
-        why = f"{cell.why}; approved by {approval.by}: {approval.reason}"
-        cell = replace(cell, is_blocking=bool(case.uncounted), why=why)
-    if case.uncounted and cell.state in {State.FLAKY, State.UNCALIBRATED}:
-        excuse = next((e for e in case.family.uncalibrated if e.suite == cell.suite), None)
-        is_excused = cell.state is State.UNCALIBRATED or approval is not None
-        return _excused(cell, excuse, "excuse", today) if is_excused else cell
-    if cell.state is State.NO_RUNNER and not cell.sha256:
-        bypassed = _excused(cell, case.family.bypass_tests_for_releases, "bypass", today)
-        return replace(bypassed, excused=not bypassed.is_blocking)
-    return cell
-
-
-def _excused(cell: SuiteCell, excuse: Bypass | None, what: str, today: date) -> SuiteCell:
-    """Return a cell that an excuse lets through until its last day; then it only says so."""
-    if excuse is None:
+    if cell.state in {State.FLAKY, State.UNCALIBRATED}:
+        may_lose = case.demand.may_lose if case.demand else 0
+        is_known = not case.is_first or (named is not None and cell.ran >= named.ran - may_lose)
+        is_approved = approval is not None or cell.state is State.UNCALIBRATED
+        words = [f"approved by {approval.by}: {approval.reason}"] if approval else []
+        if named and named is not approval:
+            words += [f"{named.by} approved {named.ran}: {named.reason}"]
+        return replace(
+            cell, is_blocking=not (is_known and is_approved), why="; ".join([cell.why, *words])
+        )
+    bypass = case.family.bypass_tests_for_releases
+    if cell.state is not State.NO_RUNNER or cell.sha256 or bypass is None:
         return cell
-    if excuse.expires < today:
-        why = f"{cell.why}; the {what} of {excuse.owner} expired on {excuse.expires}"
-        return replace(cell, why=why)
-    why = f"{cell.why}; {what} of {excuse.owner} until {excuse.expires}: {excuse.reason}"
-    return replace(cell, is_blocking=False, why=why)
+    what = f"bypass of {bypass.owner}"
+    if bypass.expires < case.now.date():
+        return replace(cell, why=f"{cell.why}; the {what} expired on {bypass.expires}")
+    why = f"{cell.why}; {what} until {bypass.expires}: {bypass.reason}"
+    return replace(cell, is_blocking=False, excused=True, why=why)

@@ -286,16 +286,17 @@ class PromotePlan(Plain, frozen=True, kw_only=True):
         blocked = [item for item in self.operation.judged if item.decision.blocking]
         (first, *others), family = blocked[0].decision.blocking, blocked[0].family
         target, who = f"--manifest {name} --family {family}", "--by NAME --reason WHY"
+        wanted = first.approval or first.name
         more = f" (and {len(others)} more)" if others else ""
         hints = {
-            "flaky": f"approve it: `promote {target} --approve {first.name} {who}`",
+            "flaky": (approve := f"approve it: `promote {target} --approve {wanted} {who}`"),
             "no-runner": "get a runner, or set bypass_tests_for_releases of the family",
-            "uncalibrated": "count its tests: `gate calibrate`, or excuse it in the family's data",
+            "uncalibrated": approve,
             "not-run": f"run it: `gate {target} --python {first.python} --suite {first.suite}`",
         }
         hint = hints.get(first.state.value, "mend what the verdict names, then gate again")
         if first in blocked[0].decision.waiting and self.channel.requires(KeyRole.APPROVER):
-            hint = f"an approver signs it: `trust approve {first.name} {target} --signer KEY {who}`"
+            hint = f"an approver signs it: `trust approve {wanted} {target} --signer KEY {who}`"
         return PromotionError(
             f"{name} on {family}: {first.suite} on CPython {first.python} is {first.state.value}: "
             f"{first.why}{more}",
@@ -460,18 +461,21 @@ def approve(plan: PromotePlan, cells: Sequence[str], *, signer: Signer) -> list[
     if not channel.requires(KeyRole.APPROVER):
         what = f"{channel.option}: requires no approver's signature"
         raise TrustError(what, hint="`promote` with --approve is enough there")
-    waiting = [(i.family, c) for i in operation.judged for c in i.decision.waiting]
-    for text in sorted({*cells} - {cell.name for _, cell in waiting}):
-        hint = "only a flaky cell, and one that a bypass or an excuse lets through, can be approved"
+    judged = operation.judged
+    waiting = [(i.family, c.approval or c.name, c) for i in judged for c in i.decision.waiting]
+    for text in sorted({*cells} - {name for _, name, _ in waiting}):
+        hint = ", ".join(dict.fromkeys(name for _, name, _ in waiting))
+        hint = f"what waits is {hint}" if hint else "look at the plan: `promote --dry-run`"
         raise PromotionError(f"{text}: waits for no approval", hint=hint)
-    for family, cell in waiting:
-        if cell.name in cells:
+    for family, name, cell in waiting:
+        if name in cells:
             place = operation.staging.of(family)
             proof.check_key(
                 channel, place, signer, who=who, role=KeyRole.APPROVER, suite=cell.suite
             )
             about: Any = {name: getattr(cell, name) for name in ("suite", "python", "verdicts")}
             about |= {"by": who.by, "reason": who.reason, "channel": channel.name, "family": family}
+            about |= {"ran": cell.ran} if "=" in name else {}
             word = statements.approval(manifest, Approval(**about), time=who.time)
             made.append((place, envelope.sign(envelope.unsigned(word), signer, name="it")))
     add = partial(evidence.add, manifest=manifest.sha256, kind="approval")
@@ -501,8 +505,17 @@ def _source(
 
 def _check_approvals(approvals: Sequence[Approval], cells: Collection[policy.SuiteCell]) -> None:
     for word in approvals:
-        states = [c.state.value for c in cells if (c.suite, c.python) == (word.suite, word.python)]
-        if "flaky" not in states:
-            what = states[0] if states else "no such cell"
-            hint = "only a flaky cell can be approved; look at the plan with --dry-run"
-            raise PromotionError(f"--approve {word.suite}:{word.python}: {what}", hint=hint)
+        text = f"{word.suite}:{word.python}" + (f"={word.ran}" if word.ran else "")
+        about = [c for c in cells if (c.suite, c.python) == (word.suite, word.python)]
+        if text not in {cell.approval for cell in about}:
+            what = about[0].state.value if about else "no such cell"
+            wanted = next((cell.approval for cell in about if cell.approval), "")
+            hint = (
+                f"write --approve {wanted}"
+                if wanted
+                else (
+                    "a flaky cell can be approved, and the first set of a family; "
+                    "look at the plan with --dry-run"
+                )
+            )
+            raise PromotionError(f"--approve {text}: {what}", hint=hint)

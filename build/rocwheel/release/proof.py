@@ -42,7 +42,7 @@ def judge(
 ) -> tuple[Decision, Evidence]:
     """Return what policy says of a set, by its verdicts, and the statements that prove them.
 
-    `before` are the tests of the last released set. Raises TrustError where a link is broken.
+    `before` is what ran of the last released set. Raises TrustError where a link is broken.
     """
     case = channel.case(staging.family, now)
     evidence = stored.gather(staging, manifest, results, case)
@@ -52,7 +52,7 @@ def judge(
     counted, notes = believed(results, evidence, channel)
     lost = verdicts.lost(counted, before)
     decision = policy.decide(
-        manifest, family, channel, counted, now=now, lost=lost,
+        manifest, family, channel, counted, now=now, lost=lost, before=before,
         approvals=(*approvals, *evidence.approvals), signed=channel.requires(KeyRole.APPROVER),
     )  # fmt: skip
     words = {w.signed: evidence.approvals[w] for w in decision.approvals if w.signed}

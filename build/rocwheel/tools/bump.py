@@ -227,7 +227,6 @@ def _count_tests(facts: pin_edit.PinFacts, context: BumpContext) -> None:
             f"   suite {suite.name}: {count(len(tests.files), 'file')}, "
             f"{count(written, 'test function')}"
         )
-    here.console.info("   the tests that they make are counted on GPUs: rocwheel gate calibrate")
 
 
 def _xla(context: BumpContext) -> Iterator[Fact]:

@@ -22,7 +22,6 @@ from rocwheel.gate.setup_errors import CrashingWheelsError, InfraError, WrongWhe
 from rocwheel.gate.subject import WheelsUnderTest, WheelUnderTest
 
 WHEELS = WheelsUnderTest(
-    manifest="",
     jax_version="0.9.1",
     wheels=(
         WheelUnderTest(filename="p.whl", project="jax-x-plugin", version="0.9.1", sha256="a"),

@@ -95,6 +95,20 @@ def test_a_signed_word_releases_a_flaky_cell_and_is_part_of_the_chain(shop, mani
     assert any("made on other statements" in link.about for link in links)
 
 
+def test_a_signed_word_on_a_familys_first_set_names_the_number_of_its_tests(shop, manifest) -> None:
+    shop.channel = replace(shop.channel, first_sets="approved")
+    plan, signer = shop.plan(manifest, BY_ANN), shop.keys.signers["approver"]
+    (cell,) = plan.operation.judged[0].decision.waiting
+    assert cell.approval == f"unit:3.12={cell.ran}"
+    for wrong in ("unit:3.12", "unit:3.12=7"):
+        with pytest.raises(PromotionError, match="waits for no approval") as refused:
+            promote.approve(plan, [wrong], signer=signer)
+        assert cell.approval in refused.value.hint
+    promote.approve(plan, [cell.approval], signer=signer)
+    shop.promote(manifest)
+    assert released(shop)
+
+
 def _payload(line: bytes) -> bytes:
     import base64
 

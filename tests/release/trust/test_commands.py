@@ -757,7 +757,7 @@ def test_a_file_of_channels_makes_no_channel_of_another_name(world, capsys, name
     world.gate()
     path, prefixes = (
         world.ci / "channels.yaml",
-        "    prefixes: {'7': {staging: v2-staging, release: v2}}\n",
+        "    prefixes: {'7': {staging: v2-staging, release: v2}}\n    first_sets: free\n",
     )
     path.write_text(f"{path.read_text()}  second:\n    store: file:///nowhere\n{prefixes}")
     own = world.tmp / "own.yaml"
@@ -784,7 +784,7 @@ def test_rules_hold_where_the_keys_are_whatever_names_them(world, capsys, how) -
     own = world.tmp / "own.yaml"
     own.write_text(
         f"channels:\n  loose:\n    store: {store}\n"
-        f"    prefixes: {{'7': {{staging: {staging}, release: {release}}}}}\n"
+        f"    prefixes: {{'7': {{staging: {staging}, release: {release}}}}}\n    first_sets: free\n"
     )
     words = (f"--manifest={world.manifest.sha256}", f"--family={FAMILY.name}")
     where = ("--channel=loose", f"--channels-file={own}")

@@ -35,7 +35,7 @@ MEANINGS: Final = {
     State.NO_RUNNER: "this machine has no GPU of the family, or too few; no test ran",
     State.INFRA: "the machine is not well; this says nothing about the wheels",
     State.NOT_RUN: "the run was cut short, or a shard is missing",
-    State.UNCALIBRATED: "how many of its tests must run on this family was never counted",
+    State.UNCALIBRATED: "how many of its tests must run on this family waits for an approval",
 }
 SHARD_PASSED: Final = "none of its tests went wrong; how many must run is asked of all shards"
 
@@ -71,7 +71,7 @@ TO_DO: Final = {
     State.NO_RUNNER: "Nothing is known of the wheels. Run it where there are GPUs of the family.",
     State.INFRA: "Nothing is known of the wheels. Mend or leave the machine, run it again.",
     State.NOT_RUN: "Nothing is known of the wheels. Run it again, or the shard that is missing.",
-    State.UNCALIBRATED: "Look at the tests that ran; then `rocwheel gate calibrate` these results.",
+    State.UNCALIBRATED: "Look at the tests that ran; then approve their number when you promote.",
 }
 
 

@@ -31,7 +31,6 @@ if TYPE_CHECKING:
 FOLDER: Final = SUITES
 LIBRARIES: Final = "rocm_libraries.yaml"
 DEVICE_ERRORS: Final = "device_errors.yaml"
-CALIBRATION: Final = "calibration.yaml"
 OURS: Final = ("**/test_*.py",)
 
 
@@ -79,7 +78,6 @@ class Suite(Demand, frozen=True, kw_only=True):
     retries: Count = 20  # failing tests that are tried once more
     trace: bool = False  # whether ROCm libraries write traces, which is slow
     jax: Mapping[str, Numbers] = {}  # what is demanded from a release on
-    counted: Mapping[str, Mapping[str, Numbers]] | None = None  # on GPUs, by family and JAX
     partitions: bool = False  # whether those of one board count as several GPUs
     process_memory: Count = 0  # GiB of a GPU a process takes; 0: a GPU has one process
 
@@ -102,29 +100,13 @@ class Suite(Demand, frozen=True, kw_only=True):
         _refuse_numbers({"must_run": self.must_run})
         for version, numbers in self.jax.items():
             _refuse_numbers(numbers, "jax", version)
-        for family, by_jax in (self.counted or {}).items():
-            for version, numbers in by_jax.items():
-                _refuse_numbers(numbers, "counted", family, version)
 
     @property
     def demands(self) -> Demands:
-        """What is demanded of its results, by JAX and family."""
-        # where nothing is known of a JAX or a family
+        """What is demanded of its results, by JAX."""
         demand = Demand(**{name: getattr(self, name) for name in Demand.__struct_fields__})
         by_jax = {version: replace(demand, **numbers) for version, numbers in self.jax.items()}
-        expected = Demands(expected=demand, by_jax=by_jax)
-        if self.counted is None:
-            return expected
-        return replace(
-            expected,
-            counted={
-                family: {
-                    version: replace(expected.of(version), uncounted="", **numbers)
-                    for version, numbers in releases.items()
-                }
-                for family, releases in self.counted.items()
-            },
-        )
+        return Demands(expected=demand, by_jax=by_jax)
 
     @property
     def needs_gpu(self) -> bool:
@@ -223,29 +205,13 @@ def libraries(ci: Path) -> tuple[Library, ...]:
     return tuple(replace(library, name=name) for name, library in table.items())
 
 
-class _Calibration(Value, frozen=True, kw_only=True):
-    """A file that `gate calibrate` writes: numbers by suite, family and JAX."""
-
-    counted: Mapping[str, Mapping[str, Mapping[str, Numbers]]] = {}
-
-
-def calibration(ci: Path) -> dict[str, dict[str, dict[str, Numbers]]]:
-    """Read what was counted on GPUs, by suite, family and JAX. Raises ConfigError."""
-    path = ci / CALIBRATION
-    read = yaml_file.read(path, _Calibration).counted if path.exists() else {}
-    return msgspec.convert(msgspec.to_builtins(read), dict[str, dict[str, dict[str, Numbers]]])
-
-
 def _suite(path: Path) -> Suite:
     document = yaml_file.load(path)
     suite = document.to(Suite)
     if suite.name != path.stem or not re.fullmatch(r"[a-z][a-z0-9_]*", suite.name):
         problem = f"{suite.name!r} is not the name of the file"
         raise document.error(problem, "suite", hint=f"write {path.stem}")
-    if suite.counted is None:
-        return suite
-    counted = calibration(path.parents[1]).get(suite.name, {})
-    return replace(suite, counted={**suite.counted, **counted})
+    return suite
 
 
 def _pinned(requirement: str, number: int) -> tuple[str, str]:

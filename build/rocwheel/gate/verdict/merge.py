@@ -6,7 +6,6 @@ from typing import Final
 
 from rocwheel.base.errors import ConfigError
 from rocwheel.base.values import replace
-from rocwheel.gate.machine.accelerators import Maker
 from rocwheel.gate.suite.discovery import Shard
 from rocwheel.gate.verdict.judge import judge, with_unmet_skips
 from rocwheel.gate.verdict.run_record import collected, drawn
@@ -30,9 +29,7 @@ def merge(
     suite = known(runs[0].suite)
     for verdict, run in shards:
         _check(verdict, run, suite)
-    on_gpus = [run.environment for run in runs if run.environment.get("backend") == Maker.AMD.value]
-    jax, family = runs[0].environment.get("jax", ""), on_gpus[0]["family"] if on_gpus else ""
-    demanded = suite.demands.of(jax, family)
+    demanded = suite.demands.of(runs[0].environment.get("jax", ""))
     results = with_unmet_skips(merge_results(runs, count, demanded))
     judged = judge(results, demanded)
     said = [verdict for verdict, _ in shards if verdict]

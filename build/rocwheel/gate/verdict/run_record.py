@@ -53,7 +53,7 @@ def about(request: GateRequest, host: Host, setup: Setup) -> dict[str, str]:
     return {
         "command": request.command,
         "wheels": "\n".join(wheel.filename for wheel in request.wheels.wheels),
-        "manifest": request.wheels.manifest,
+        "manifest": request.manifest.sha256,
         "family": request.family.name,
         "python": setup.facts.python if setup.facts else str(request.python),
         "jax": request.wheels.jax_version if request.suite.with_jax else "",
@@ -78,13 +78,11 @@ def verdict(
     judged: Fault,
     *,
     started: datetime,
-) -> Verdict | None:
-    """Return the verdict that a finished gate stores; none on wheels that no manifest names."""
-    if not request.wheels.manifest:
-        return None
+) -> Verdict:
+    """Return the verdict that a finished gate stores."""
     wheels = {wheel.filename: wheel.sha256 for wheel in request.wheels.wheels}
     return Verdict(
-        manifest=request.wheels.manifest,
+        manifest=request.manifest.sha256,
         family=request.family.name,
         python=str(request.python),
         wheels=wheels if setup.environment else {},

@@ -34,6 +34,9 @@ ANY_MAJOR: Final = 0
 PAGE_CACHE: Final = "no-cache"  # copies are kept, and asked about each time (RFC 9111)
 WHEEL_CACHE: Final = "public, max-age=31536000, immutable"
 MIB: Final = 1 << 20
+# Whether a person names how many of JAX's tests ran on the first set of a family; a store without a
+# channel is for trials.
+FirstSets: TypeAlias = Literal["approved", "free"]
 
 
 Prefix: TypeAlias = Annotated[
@@ -85,6 +88,7 @@ class Channel:
     retention: Retention = field(default_factory=Retention)  # keeps all
     size_budget: Mapping[WheelKind, int] = field(default_factory=dict)  # bytes per wheel
     policy: tuple[matrix.Rule, ...] = ()
+    first_sets: FirstSets = "free"
     # where its nights build; "" is the machine itself
     executor: str = ""
     builder_image: str = ""
@@ -161,12 +165,13 @@ class Channel:
 
         Whose signatures they need is `Trust.with_rule_of`.
         """
-        policy, budget = [*self.policy], {**self.size_budget}
+        policy, budget, first = [*self.policy], {**self.size_budget}, self.first_sets
         for other in others:
             policy += (rule for rule in other.policy if rule not in policy)
+            first = other.first_sets if first == "free" else first
             for kind, size in other.size_budget.items():
                 budget[kind] = min(size, budget.get(kind, size))
-        return replace(self, policy=tuple(policy), size_budget=budget)
+        return replace(self, policy=tuple(policy), size_budget=budget, first_sets=first)
 
     def levels(self, family: matrix.Family, python: str) -> dict[str, matrix.Level]:
         """Return what each suite's verdict means: the matrix, tightened by the channel."""
@@ -238,6 +243,7 @@ class _Entry(Value, frozen=True, kw_only=True):
     retention: Retention = Retention()
     size_budget_mib: Mapping[WheelKind, int] = {}
     policy: tuple[_Rule, ...] = ()
+    first_sets: FirstSets = "approved"
     build: _Build | None = None
 
     def __post_init__(self) -> None:
@@ -276,6 +282,7 @@ class _Entry(Value, frozen=True, kw_only=True):
                 matrix.Rule(rule.suite, rule.level, tuple(map(str, rule.pythons)))
                 for rule in self.policy
             ),
+            first_sets=self.first_sets,
             executor=self.build.executor if self.build else "",
             builder_image=self.build.image if self.build else "",
         )

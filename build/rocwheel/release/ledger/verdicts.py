@@ -28,7 +28,6 @@ from rocwheel.release.trust.policy import Signer
 
 LOOKS_BACK: Final = 5  # released sets in which the tests of a suite are looked for
 Cell: TypeAlias = "tuple[str, str]"  # suite and CPython
-Coverage: TypeAlias = "Mapping[Cell, frozenset[str]]"  # the tests of each cell
 LARGEST: Final = envelope.LARGEST  # bytes of a verdict that is read; ours have some thousand
 ATTEMPTS: Final = 20  # at a number that another process with the same key takes first
 _NUMBER: Final = re.compile(r"([1-9][0-9]{0,8})\.json")
@@ -52,6 +51,21 @@ class FoundVerdict(Plain, frozen=True, kw_only=True):
     tests: frozenset[str] = frozenset()  # that a whole, passing verdict is about
     line: bytes = b""  # as it is stored
     seen: datetime | None = None  # when the store got it
+
+
+class Coverage(Plain, frozen=True, kw_only=True):
+    """What whole, passing verdicts on a set are about."""
+
+    tests: Mapping[Cell, frozenset[str]] = {}
+    ran: Mapping[Cell, int] = {}  # the most tests that passed in one
+
+    def least(self, suite: str, python: str) -> int | None:
+        """Return how many tests of a cell passed; of a new CPython, the fewest of another one."""
+        numbers = {cell[1]: number for cell, number in self.ran.items() if cell[0] == suite}
+        return numbers.get(python, min(numbers.values(), default=None))
+
+
+NOTHING: Final = Coverage()
 
 
 def add(
@@ -92,25 +106,28 @@ def add_tests(place: Place, verdict: Verdict, names: bytes) -> None:
 
 
 def coverage(verdicts: Iterable[FoundVerdict]) -> Coverage:
-    """Return the tests that whole, passing verdicts are about, by suite and CPython."""
-    covered: dict[Cell, frozenset[str]] = {}
+    """Return what whole, passing verdicts are about, by suite and CPython."""
+    tests, ran = dict[Cell, frozenset[str]](), dict[Cell, int]()
     for item in verdicts:
+        cell, said = (item.suite, item.python), item.verdict
+        if said and not said.shard and said.state in PASSED:
+            ran[cell] = max(ran.get(cell, 0), said.counts.ran)
         if item.tests:
-            cell = (item.suite, item.python)
-            covered[cell] = covered.get(cell, frozenset()) | item.tests
-    return covered
+            tests[cell] = tests.get(cell, frozenset()) | item.tests
+    return Coverage(tests=tests, ran=ran)
 
 
 def released_coverage(release: Place, state: IndexState, cells: Collection[Cell]) -> Coverage:
-    """Return the tests of the last released set that has each of these cells. Raises StoreError."""
-    before: Coverage = {}
+    """Return what ran of the last released set that has each of these cells. Raises StoreError."""
+    before = NOTHING
     sets = state.of(release.family).sets.values()
     released = (known for known in sets if known.standing is Standing.LISTED)
     for known in sorted(released, key=lambda known: known.first, reverse=True)[:LOOKS_BACK]:
-        if set(cells) <= before.keys():
+        if set(cells) <= before.tests.keys():
             break
-        before = {**coverage(find(release.at(known.home), known.id)), **before}
-    return {cell: names for cell, names in before.items() if cell in cells}
+        one = coverage(find(release.at(known.home), known.id))
+        before = Coverage(tests={**one.tests, **before.tests}, ran={**one.ran, **before.ran})
+    return before
 
 
 def cells(verdicts: Iterable[FoundVerdict]) -> set[Cell]:
@@ -126,7 +143,7 @@ def keys(place: Place, manifest: str) -> list[str]:
 def lost(verdicts: Sequence[FoundVerdict], before: Coverage) -> dict[Cell, tuple[str, ...]]:
     """Return the tests that a cell had before and has no more; without a list it has none."""
     covered = coverage(verdicts)
-    missing = {cell: before.get(cell, frozenset()) - covered.get(cell, frozenset())
+    missing = {cell: before.tests.get(cell, frozenset()) - covered.tests.get(cell, frozenset())
                for cell in cells(verdicts)}  # fmt: skip
     return {cell: tuple(sorted(names)) for cell, names in missing.items() if names}
 

@@ -14,7 +14,15 @@ from rocwheel import __version__
 from rocwheel.base import files
 from rocwheel.base.errors import ConfigError
 from rocwheel.base.git import Source
-from rocwheel.base.values import NonEmpty, Sha256OrNone, Value, canonical_json, decoder, replace
+from rocwheel.base.values import (
+    Count,
+    NonEmpty,
+    Sha256OrNone,
+    Value,
+    canonical_json,
+    decoder,
+    replace,
+)
 from rocwheel.records.build_record import BuildRecord
 from rocwheel.records.manifest import MANIFEST, Manifest
 from rocwheel.records.verdict import State, Verdict
@@ -49,6 +57,7 @@ class Approval(Value, frozen=True, kw_only=True, omit_defaults=True):
     channel: str = ""
     family: str = ""
     verdicts: tuple[str, ...] = ()  # that it is about, with their states
+    ran: Count = 0  # tests that ran, and must from now on: of a family's first set
 
 
 def provenance(
