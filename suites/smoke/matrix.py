@@ -379,7 +379,7 @@ def reduce_api(name: str, x: Any, **options: Any) -> Any:
     mode=(EAGER, JIT),
     excluded=lambda name, dtype, size, axis, sign, values, mode: (
         (values in ("nan", "inf") and (dtype not in FLOATS or name in ("prod", "all", "any")))
-        or (sign == "negative" and dtype == "uint8")
+        or (dtype == "uint8" and (sign == "negative" or size == "one"))
         or (values != "finite" and (sign != "mixed" or size != "odd" or mode == EAGER))
         or (mode == EAGER and (dtype != "float32" or size != "odd"))
         or (size in ("one", "large") and (sign == "positive" or axis == 0))
