@@ -1104,7 +1104,7 @@ def test_the_commands_tell_what_they_did(tmp_path, capsys, monkeypatch) -> None:
 
 
 def test_a_check_of_an_index_without_files_does_not_pass(tmp_path, capsys) -> None:
-    (tmp_path / "wrong").mkdir()
+    (tmp_path / "wrong" / "v2").mkdir(parents=True)
     store = (tmp_path / "wrong").as_uri()
     code, said, _ = run(capsys, "index", "check", "--family", FAMILY.name, "--store", store)
     assert (code, said["problems"]) == (7, [f"{store}: nothing is listed for {FAMILY.name}"])
