@@ -183,7 +183,9 @@ class Fold(NamedTuple):
     standing: tuple[tuple[tuple[str, str], str], ...]  # (set, family) -> listed, held, pruned
     spent: frozenset[str]
     yanked: frozenset[str]
-    removes: bool
+    removing: frozenset[
+        str
+    ]  # indexes from which the last entry of theirs that adds or removes removed
     must: tuple[tuple[str, str], ...] = ()  # set -> families
 
 
@@ -193,22 +195,24 @@ def fold(log: tuple[Entry, ...], without: frozenset[str]) -> Fold:
     spent: set[str] = set()
     yanked: set[str] = set()
     must: dict[str, str] = {}
-    removes = False
+    removing: frozenset[str] = frozenset()
     for entry in log:
         if not allowed(entry, standing, spent, yanked, without):
             continue
+        views = views_of(entry, standing, must)
+        if entry.action in {"rollback", "prune"}:
+            removing |= views
+        elif entry.action in {"add", "restore", "replace"}:
+            removing -= views
         mine = [(entry.set, family) for family in entry.families]
         if entry.action in {"add", "restore"}:
             standing |= dict.fromkeys(mine, "listed")
-            removes = False
             if entry.action == "add" and (entry.set not in must or "must is fixed" in without):
                 must[entry.set] = entry.must
         elif entry.action == "replace":  # a mutant: A out, B in
             standing["A", "x"], standing["B", "x"], must["B"] = "held", "listed", "x"
-            removes = False
         elif entry.action == "rollback":
             standing |= dict.fromkeys(mine, "held")
-            removes = True
         elif entry.action == "prune":
             whole = "a prune is of all families" not in without
             standing |= {
@@ -217,7 +221,6 @@ def fold(log: tuple[Entry, ...], without: frozenset[str]) -> Fold:
             keeping = {"listed"} if "rolled back holds" in without else {"listed", "held"}
             others = {key[0] for key, kind in standing.items() if kind in keeping} - {entry.set}
             spent |= set(SETS[entry.set]) - {file for name in others for file in SETS[name]}
-            removes = True
         elif entry.action == "yank":
             yanked.add(entry.set)
         elif entry.action == "unyank":
@@ -226,9 +229,17 @@ def fold(log: tuple[Entry, ...], without: frozenset[str]) -> Fold:
         tuple(sorted(standing.items())),
         frozenset(spent),
         frozenset(yanked),
-        removes,
+        removing,
         tuple(sorted(must.items())),
     )
+
+
+def views_of(entry, standing, must) -> frozenset[str]:
+    """The indexes that an entry concerns: of its families, or of all that have the set; and all."""
+    families = set(entry.families)
+    if entry.action in {"prune", "yank", "unyank"}:
+        families |= {family for name, family in standing if name == entry.set}
+    return frozenset(families | ({ALL} if must.get(entry.set, entry.must) else set()))
 
 
 def allowed(entry, standing, spent, yanked, without) -> bool:
@@ -717,12 +728,19 @@ def to_settle(model: Model, log: tuple[Entry, ...], me: Process, pc: str) -> Pro
     if pc == "settle" and model.lacks("settle before commit"):
         return me._replace(pc="decide", todo=())
     everything = me.action == "repair" and me.number > 0
+    state = fold(log[: me.number], model.without)
     wanted = model.layout.pages if everything else touched(model, log[: me.number], me.saved)
-    projects = sorted(wanted, key=lambda page: LATER[page[1]])
-    backwards = fold(log[: me.number], model.without).removes
-    wrong = "order when removing" if backwards else "order of projects"
-    if backwards != model.lacks(wrong):
-        projects.reverse()
+    if pc == "settle" and not everything and not decide(model, log[: me.number], me).report:
+        # Indexes of others need not show what was committed for them.
+        entry = Entry(me.action, me.set, -2, me.families, me.must)
+        mine = views_of(entry, dict(state.standing), dict(state.must))
+        wanted = tuple(page for page in wanted if page[0] in mine)
+    projects: list[tuple[str, str]] = []
+    for backwards in (True, False):
+        of = (page for page in wanted if (page[0] in state.removing) is backwards)
+        wrong = "order when removing" if backwards else "order of projects"
+        back = backwards != model.lacks(wrong)
+        projects += sorted(of, key=lambda page: LATER[page[1]], reverse=back)
     me = me._replace(pc=pc, todo=tuple(projects), seen=None, settled=())
     return me if projects else settled(me)
 
@@ -770,7 +788,7 @@ def settling(model: Model, world: World, number: int, me: Process) -> Iterator[W
 def replacing(model, world, number, me, wanted, advance) -> Iterator[World]:  # noqa: PLR0917
     """Put a page in place of the one that was seen, once copies of others that it needs are old."""
     log, project = world.log[: me.number], me.todo[0]
-    removes = fold(log, model.without).removes
+    removes = project[0] in fold(log, model.without).removing
     rule = "wait when removing" if removes else "wait when adding"
     if model.caches and not model.lacks(rule):
         for earlier, found in me.settled:

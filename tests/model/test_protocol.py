@@ -95,8 +95,8 @@ COMPARED = (
     Case((("add", "A"), ("rollback", "A")), (("restore", "A"),), {"errors": 1, "delays": 1}),
     Case((("add", "C"),), (("add", "A"), ("prune", "C")), {"kills": 1}),
     Case(
-        (("add", "A", "x", "x"),),
-        (("add", "A", "xy", "xy"), ("rollback", "A", "x")),
+        (("add", "A", "x", "xy"),),
+        (("add", "B", "y", "xy"), ("yank", "A", "xy")),
         {"kills": 1},
         SHARED,
     ),

@@ -74,7 +74,7 @@ def test_pairs_hold_on_object_storage_too(worlds, servers, monkeypatch, number: 
 
 
 def unsettled(patch) -> None:
-    patch.setattr(operations, "complete", lambda _place, state: state)
+    patch.setattr(operations, "complete", lambda _place, state, _views=None: state)
 
 
 def two_directions(patch) -> None:

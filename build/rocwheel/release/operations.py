@@ -248,13 +248,15 @@ def perform(operation: Operation, state: IndexState | None = None) -> IndexState
             carry(place, state, who)
             state = None
             continue
-        state = complete(place, state)
         state = log.load(place, state, operation.wanted(state))
         entry = operation.decide(state)
         if entry is None:
+            state = complete(place, state)
             operation.prepare(state, None)
             return state
         state = log.load(place, state, touched(state, entry))
+        # Indexes of others need not show what was committed for them.
+        state = complete(place, state, concerned(apply(state, entry, digest=""), entry))
         seen = _look_ahead(place, state, entry)
         entry = operation.prepare(state, entry)
         if entry is None:
@@ -269,11 +271,15 @@ def perform(operation: Operation, state: IndexState | None = None) -> IndexState
     )
 
 
-def complete(place: Place, state: IndexState) -> IndexState:
-    """Make the pages show a state, if a command was stopped before they did."""
-    if is_settled(state):
+def complete(place: Place, state: IndexState, views: frozenset[str] | None = None) -> IndexState:
+    """Make the pages show a state, if a command was stopped before they did.
+
+    With `views` only those of these indexes; the snapshot then waits for the others.
+    """
+    due = state.seen if views is None else state.seen & views
+    if is_settled(state) or (views is not None and not due):
         return state
-    return repair(place, state, in_order(state.touched, removing=False), views=state.seen)
+    return repair(place, state, in_order(state.touched, removing=False), views=due)
 
 
 def carry(place: Place, state: IndexState, who: Who) -> None:
@@ -322,7 +328,7 @@ def repair(
     state: IndexState,
     projects: Collection[str],
     *,
-    views: Collection[str] | None = None,
+    views: frozenset[str] | None = None,
     seen: Iterable[Claim] = (),
     repairs: bool = False,
 ) -> IndexState:
@@ -334,15 +340,18 @@ def repair(
     state = log.load(place, state, projects)
     changed = {(index.family, name) for index, name in pages_in(place, state, projects, views)}
     has_root = repairs or not changed <= state.rooted
-    pages = pages_of(place, state, projects, views)
-    settle(
-        place,
-        [page for page in pages if has_root or page.project],
-        removing=state.removes,
-        log_end=lambda: log.read(place).number,
-        claims=seen,
-        repairs=repairs,
-    )
+    pages = [page for page in pages_of(place, state, projects, views) if (has_root or page.project)]
+    for removing in (True, False):
+        settle(
+            place,
+            [page for page in pages if (page.family in state.removing) is removing],
+            removing=removing,
+            log_end=lambda: log.read(place).number,
+            claims=seen,
+            repairs=repairs,
+        )
+    if views is not None and not views >= state.seen:
+        return state  # what others committed meanwhile is theirs to show
     _show_bundles(place, state, state.sets if repairs else state.attested)
     return log.save(place, state)
 
@@ -492,7 +501,7 @@ def _shown(
                     file.entry
                     for file in state.listing(project).files
                     if set(entry.sets or [h.set for h in entry.brings]) & set(file.sets)
-                    and shows.is_listed(file) is not state.removes
+                    and shows.is_listed(file) is not entry.action.removes
                 ]
                 for project in projects
             }

@@ -141,12 +141,13 @@ class Promote(Operation):
 
     def prepare(self, state: IndexState, entry: Transition | None) -> Transition | None:
         name = self.manifest.sha256
-        manifests.put(self.place, self.manifest)
-        for item in self.new(state):
-            place = self.place.of(item.family)
-            proof.put(place, place.bundle(files.sha256(item.bundle)), item.bundle)
-            place.each(partial(verdicts.keep, release=place), item.verdicts)
-        self.moved.extend(self.place.each(partial(self._copy, name in state.sets), self.copies))
+        if not self.moved:  # else an attempt put all, and nothing is deleted but by an entry
+            manifests.put(self.place, self.manifest)
+            for item in self.new(state):
+                place = self.place.of(item.family)
+                proof.put(place, place.bundle(files.sha256(item.bundle)), item.bundle)
+                place.each(partial(verdicts.keep, release=place), item.verdicts)
+            self.moved.extend(self.place.each(partial(self._copy, name in state.sets), self.copies))
         for item in self.new(state):
             before = {verdict.key for verdict in item.verdicts}
             later = set(verdicts.keys(self.staging.of(item.family), name)) - before

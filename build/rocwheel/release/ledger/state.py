@@ -264,7 +264,8 @@ class IndexState(Plain, frozen=True, kw_only=True):
     touched: frozenset[str] = frozenset()  # projects that changed since the snapshot
     attested: frozenset[str] = frozenset()  # sets whose statements changed since then
     seen: frozenset[str] = frozenset()  # indexes whose pages changed by that
-    removes: bool = False  # the direction of the last entry that changed something
+    # Indexes from which the last entry that added or removed anything there removed.
+    removing: frozenset[str] = frozenset()
     # Number of each entry that could not be folded as it was committed, and why.
     damage: Mapping[int, str] = {}
     is_whole: bool = False  # folded from the first entry on: no snapshot could be used
@@ -449,15 +450,17 @@ def apply(state: IndexState, entry: Transition, *, digest: str) -> IndexState:
         wrong.setdefault(state.number - 1, wrong.pop(state.number))
     if wrong != changed.damage:
         changed = replace(changed, damage=wrong, torn=True)
-    direction = entry.action.adds or entry.action.removes
+    views, removing = concerned(changed, entry), changed.removing
+    if entry.action.adds or entry.action.removes:
+        removing = removing | views if entry.action.removes else removing - views
     return replace(
         changed,
         number=state.number + 1,
         head=digest,
         touched=state.touched | set(touched(state, entry)),
-        seen=state.seen | concerned(changed, entry),
+        seen=state.seen | views,
         attested=state.attested | {*(entry.bundles or ())},
-        removes=entry.action.removes if direction else state.removes,
+        removing=removing,
         spent=entry.number if entry.action in _SPENDING else state.spent,
         is_skip=entry.action is Action.SKIP,
     )
