@@ -445,9 +445,9 @@ def test_tests_of_jax_need_a_commit_or_a_checkout(request_, host, console):
 @pytest.mark.parametrize(
     ("changes", "named"),
     [
-        ({"paths": ("no_such_*.py",)}, "no_such_*.py: meets no file"),
+        ({"paths": ("no_such_*.py",)}, "no_such_*.py: matches no file"),
         ({"folder": "suites/nowhere"}, "suites/nowhere: no such folder"),
-        ({"exclude": ("old_*.py",)}, "`exclude` old_*.py: meets no file"),
+        ({"exclude": ("old_*.py",)}, "`exclude` old_*.py: matches no file"),
         (None, "--shard 9/9 would have none"),
     ],
 )

@@ -309,7 +309,7 @@ def test_a_suite_whose_files_moved_is_warned_of_when_a_pin_is_added(context, tmp
     where = {"repository": str(place.jax), "ref": "moved", "default": False}
     assert bump.add_pin("0.11.1", context=context, **where).pin.ref == "moved"
     said = talk.getvalue()
-    assert "tests/pmap_test.py: meets no file; mend `paths` in the suite's file" in said
+    assert "tests/pmap_test.py: matches no file; correct `paths` in the suite's file" in said
     assert said.count("warning: suite ") == 1
     assert re.search(r"suite unit: \d+ files, \d*[13579] test functions\n", said)
 

@@ -1,9 +1,9 @@
 """A fresh environment: the wheel set by file and SHA-256, JAX by version, the suite's own needs.
 
-uv resolves and installs, by hash, with the indexes that pip is configured for. It keeps what it
-unpacked; so every file is held against its RECORD afterwards, and the RECORDs of the set against
-those in its wheels. The wheels bring no ROCm: its root is linked to where their RUNPATH looks for
-it, so that no LD_LIBRARY_PATH hides a wrong one.
+uv resolves and installs, by hash, with the indexes that pip is configured for. It keeps unpacked
+packages; so every file is compared with its RECORD afterwards, and the RECORDs of the set with
+those in its wheels. The wheels contain no ROCm: its root is linked to the place in their RUNPATH,
+since an LD_LIBRARY_PATH would hide a wrong one.
 """
 
 import csv
@@ -34,7 +34,7 @@ from rocwheel.wheel.metadata import record_digest
 
 BROUGHT: Final = "wheels"  # the folder into which those of a store are brought
 CACHE: Final = "gate/uv"  # in the cache: packages that uv keeps
-# what pip is configured for, by the variable that tells uv the same
+# settings of pip, by uv's variable for the same
 CONFIGURED: Final = {
     "index-url": "UV_DEFAULT_INDEX",
     "extra-index-url": "UV_INDEX",
@@ -134,7 +134,7 @@ def make(
     log: Path,
     left: Callable[[], float],
 ) -> Environment:
-    """Apply a plan and say what takes how long; `left` says how many seconds there still are.
+    """Apply a plan and print how long each step takes; `left` returns the seconds that remain.
 
     Raises InfraError, ConfigError for a requirement that nothing meets, WrongWheelsError where
     requirements contradict.
@@ -160,7 +160,7 @@ def make(
         run(*compile_, *alone)
         run(*sync, *alone)
         if damaged := next(_damaged(planned.python.parents[1], wheels, folder / BROUGHT), ""):
-            console.warn(f"a kept package is not what it was: {damaged}; installing all anew")
+            console.warn(f"a kept package was changed: {damaged}; installing all of them again")
             clean = (sync[1].argv[0], "--no-config", "cache", "clean", "--quiet")
             run("removing kept packages", replace(sync[1], argv=clean))
             run(*sync, *alone, "--reinstall")
@@ -169,7 +169,7 @@ def make(
     if damaged := next(_damaged(planned.python.parents[1], wheels, folder / BROUGHT), ""):
         raise InfraError(
             f"what was installed is not what its wheel holds: {damaged}",
-            hint="remove the kept packages: `cache clean`",
+            hint="remove the kept packages: `doctor cache clean`",
         )
     try:
         run(*check)
@@ -184,7 +184,7 @@ def make(
 
 
 def configured(runner: Runner) -> tuple[dict[str, str], tuple[str, ...]]:
-    """Return what gives uv the indexes, files and certificates of pip: variables, and options."""
+    """Return variables and options that give uv pip's indexes, files and certificates."""
     pip = Command(argv=(sys.executable, "-m", "pip", "config", "list"))
     lines = filter(None, map(_SETTING.fullmatch, runner.capture(pip).splitlines()))
     env: dict[str, str] = {}
@@ -196,9 +196,9 @@ def configured(runner: Runner) -> tuple[dict[str, str], tuple[str, ...]]:
 
 
 def _not_made(exc: CommandError, planned: InstallPlan, wheels: WheelsUnderTest) -> RocwheelError:
-    """Return why there is no environment: a requirement of a suite, the set's own, or the machine.
+    """Return why there is no environment: a suite's requirement, the set's own, or the machine.
 
-    JAX itself is no such requirement: a release may come to an index later.
+    JAX does not count as a requirement of the suite: a release may reach an index later.
     """
     text = " ".join(exc.detail.split())
     own = "|".join(re.escape(wheel.project) for wheel in wheels.wheels)
@@ -209,7 +209,7 @@ def _not_made(exc: CommandError, planned: InstallPlan, wheels: WheelsUnderTest) 
     if unmet in planned.asked:
         return ConfigError(
             f"{unmet}: no index has it for this CPython",
-            hint="mend `requirements` in the suite's file, --with, or pip's index",
+            hint="correct `requirements` in the suite's file, --with, or pip's index",
             detail=exc.detail,
         )
     return InfraError(
@@ -228,7 +228,7 @@ def _unmet(exc: CommandError) -> WrongWheelsError:
 
 
 def cause(detail: str) -> str:
-    """Return what uv says of a failure, on one line."""
+    """Return uv's message about a failure, on one line."""
     drawn = " ×╰─▶"  # noqa: RUF001 - what uv draws before its lines
     lines = [line.strip(drawn) for line in detail.splitlines()]
     said = [line for line in lines if line and not line.startswith(("Using Python", "warning:"))]
@@ -236,7 +236,7 @@ def cause(detail: str) -> str:
 
 
 def _ready(wheels: WheelsUnderTest, folder: Path, console: Console) -> None:
-    """Hold wheels of this machine against their set, and bring those of a store."""
+    """Compare wheels of this machine with their set, and fetch those of a store."""
     for wheel in wheels.wheels:
         if wheel.path and (there := files.sha256(wheel.path)) != wheel.sha256:
             raise InfraError(
@@ -252,7 +252,7 @@ def _ready(wheels: WheelsUnderTest, folder: Path, console: Console) -> None:
 
 
 def _damaged(env: Path, wheels: WheelsUnderTest, brought: Path) -> Iterator[str]:
-    """Yield each file that is not what its RECORD says, and a RECORD that is not its wheel's."""
+    """Yield each file that differs from its RECORD, and a RECORD that differs from its wheel's."""
     installed: dict[str, dict[str, str]] = {}
     for record in env.glob("lib/python*/site-packages/*.dist-info/RECORD"):
         text = record.read_text(encoding="utf-8")
@@ -303,9 +303,9 @@ IMPORTABLE: Final = (*machinery.all_suffixes(), ".pth")
 
 
 def states(folder: Path) -> dict[str, tuple[int, ...]]:
-    """Return every file of a folder with what changes when it is written to.
+    """Return every file of a folder with facts that change when it is written to.
 
-    Its times and inode tell; the first, `ctime`, cannot be set back.
+    These are its times and inode; the first, `ctime`, cannot be set back.
     """
     start = len(str(folder)) + 1
     state_of: dict[str, tuple[int, ...]] = {}
@@ -319,7 +319,7 @@ def states(folder: Path) -> dict[str, tuple[int, ...]]:
 
 
 def altered(folder: Path, were: Mapping[str, tuple[int, ...]]) -> tuple[str, str, float] | None:
-    """Return the first file that is another than it was, what became of it, and when in seconds.
+    """Return the first file that changed, how, and when in seconds.
 
     A file that was not there counts where Python could import it, or reads it when it starts.
     """

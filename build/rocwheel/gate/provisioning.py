@@ -1,8 +1,8 @@
 """Provisioning: the ROCm a gate puts beside the wheels, which bring none themselves.
 
-The manifest's tarball by its digest, another tarball or folder, or packages. Of a set that was
-built from packages it is what users install of them, by digest, and not the development files. A
-suite may say that it is for those who have ROCm by pip: then it is the manifest's version.
+It is the manifest's tarball by its digest, another tarball or folder, or packages. For a set that
+was built from packages it is the packages that users install, by digest, without the development
+files. A suite may be for users of ROCm by pip: then it is the manifest's version.
 """
 
 import re

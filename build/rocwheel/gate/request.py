@@ -1,4 +1,4 @@
-"""What the gate is asked to run, and the machine it runs on: two values, made in `cli`."""
+"""The request to the gate and the machine it runs on: two values, made in `cli`."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ BESIDE: Final = 1800.0  # seconds that a gate has beside those of its tests
 
 
 class DeviceChoice(enum.Enum):
-    """Whose devices to run on; anything but the family's own GPUs must be asked for by name."""
+    """The devices to run on; all but the family's own GPUs must be asked for by name."""
 
     FAMILY = "gpu"
     NVIDIA = "nvidia"
@@ -103,12 +103,12 @@ class GateRequest(Plain, frozen=True, kw_only=True):
 
     @property
     def whole(self) -> bool:
-        """Return whether the results speak for the suite or, with others, for a shard of it."""
+        """Return whether the results are for the whole suite or a whole shard of it."""
         return self.choice is Choice.ALL
 
     @property
     def unofficial(self) -> tuple[str, ...]:
-        """Why a verdict on it would count for nothing: what no other machine would run."""
+        """The reason why its verdict would not count: something that other machines do not run."""
         reasons = {
             "--jax-tests": self.jax_tests,
             f"--with {' '.join(self.requirements)}": self.requirements,
@@ -122,7 +122,7 @@ class GateRequest(Plain, frozen=True, kw_only=True):
 
     @property
     def demand(self) -> Demand:
-        """What the results are held against; how many tests must run is asked of whole suites."""
+        """The demand on the results; a number of tests is demanded of whole suites only."""
         demand = self.suite.demands.of(self.wheels.jax_version)
         if self.shard.count > 1:
             return demand.of_part()

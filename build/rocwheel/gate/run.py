@@ -1,6 +1,6 @@
 """One run of the gate: devices, ROCm, environment, preflight, tests, verdict, in this order.
 
-Whatever ends it, there is a verdict that says so: a machine without the family's GPU is
+However it ends, there is a verdict that says so: a machine without the family's GPU is
 `no-runner`, anything that goes wrong before the first test is `infra` or has a name of its own.
 """
 
@@ -55,9 +55,9 @@ class GateResult(Plain, frozen=True, kw_only=True):
 
 
 def lines(request: GateRequest, host: Host) -> Iterator[str | SetupError]:
-    """Yield what a gate would do, for --dry-run; finds devices and files, changes nothing.
+    """Yield the steps of a gate, for --dry-run; finds devices and files, changes nothing.
 
-    An error is what would end it before its first test.
+    Raises the error that would end it before its first test.
     """
     try:
         yield f"devices: {devices.choose(request, host)}"
@@ -99,7 +99,7 @@ def check(request: GateRequest, host: Host) -> None:
 
 
 def run(request: GateRequest, host: Host, console: Console, watcher: Watcher) -> GateResult:
-    """Test a wheel set with a suite. Raises ConfigError alone, for what was asked wrongly."""
+    """Test a wheel set with a suite. Raises only ConfigError, for a wrong request."""
     started, until = host.now(), host.clock() + request.seconds
     setup = run_record.Setup(provided=RocmProvided(origin="none"))
     with suppress(HostError):  # an image without git
@@ -323,7 +323,7 @@ def _folders(request: GateRequest) -> dict[str, str]:
 def _preflight(
     request: GateRequest, host: Host, environment: Environment, lanes: tuple[Lane, ...], work: Path
 ) -> tuple[tuple[Lane, ...], EnvironmentFacts]:
-    """Ask each device once, all at a time; what is asked now is asked again after a crash."""
+    """Check all devices at once; the same check runs again after a crash."""
     with_jax = request.suite.with_jax
 
     def command(lane: Lane) -> Command:
@@ -440,14 +440,14 @@ def _slots(host: Host) -> Slots:
 
 
 def _only(plan: RunPlan, names: Iterable[str], wanted: Callable[[str], bool]) -> RunPlan:
-    """Keep to some tests; other files than theirs are not even imported."""
+    """Select some tests; other files than theirs are not even imported."""
     files = {name.partition("::")[0] for name in names}
     kept = tuple(file for file in plan.files if file in files)
     return replace(plan, files=kept, wanted=wanted)
 
 
 def _logs(request: GateRequest) -> Path:
-    """Return the folder of logs; it is there then."""
+    """Make and return the folder of logs."""
     folder = request.output / "logs"
     folder.mkdir(parents=True, exist_ok=True)
     return folder

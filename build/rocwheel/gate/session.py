@@ -1,4 +1,4 @@
-"""A session: the gates that one command asks for, from its options to what is stored and kept."""
+"""A session: the gates of one command, from its options to stored verdicts."""
 
 from __future__ import annotations
 
@@ -97,7 +97,7 @@ def prepare(
 
 
 def run_each(jobs: Sequence[GateJob], console: Console) -> Iterator[GateReport]:
-    """Run one gate after the other until a signal ends it; store what each has found."""
+    """Run one gate after the other until a signal ends it; store each result."""
     with ExitStack() as held:
         for job in jobs:
             held.enter_context(storing.alone(job.request.output))
@@ -137,7 +137,7 @@ def _run(job: GateJob, console: Console) -> GateResult:
 
 
 def run_unstored(job: GateJob, console: Console) -> GateResult:
-    """Run one gate of which nothing is stored."""
+    """Run one gate and store nothing."""
     with storing.alone(job.request.output), _interruptible(job):
         return _run(job, console)
 
@@ -154,7 +154,7 @@ def _interruptible(job: GateJob) -> Iterator[None]:
         raise InterruptError(
             f"the gate of {job.request.key} was interrupted while it ended: "
             "its verdict may not be complete",
-            hint="run the same command again; its tests start anew",
+            hint="run the same command again; its tests start from the beginning",
         ) from None
 
 
@@ -195,7 +195,7 @@ def finish(
     signer: Signer | None = None,
     parts: Sequence[str] = (),
 ) -> GateReport:
-    """Write the reports, store them and the verdict, signed; return what there is to print.
+    """Write the reports, store them and the verdict, signed; return the text to print.
 
     `parts` are digests of the verdicts that one on shards was made of. `whole` is when the run of a
     whole suite ended, with which the next run is compared.
@@ -241,7 +241,7 @@ def finish(
 def _write(
     output: Path, reports: Mapping[str, bytes], verdict: Verdict | None
 ) -> RocwheelError | None:
-    """Write into the folder; a full disk keeps nothing from being stored and printed."""
+    """Write into the folder; a full disk does not stop storing and printing."""
     try:
         storing.write(output, reports, verdict)
     except OSError as exc:
@@ -254,7 +254,7 @@ def _write(
 
 @contextmanager
 def _remembering(console: Console) -> Iterator[None]:
-    """Turn a failure to keep something for the next run into a warning: it decides nothing."""
+    """Turn a failure to keep data for the next run into a warning: it decides nothing."""
     try:
         yield
     except (StoreError, OSError) as exc:

@@ -1,4 +1,4 @@
-"""What a wheel set means on a machine: the wheels to install, its ROCm, the checkout of its JAX."""
+"""The parts of a wheel set on a machine: wheels to install, its ROCm, the checkout of its JAX."""
 
 from pathlib import Path
 
@@ -15,9 +15,9 @@ from rocwheel.records.places import Place
 def rocm_of(
     manifest: Manifest, named: str, *, exact: bool, cache: Path, cwd: Path
 ) -> rocm.RocmPlan:
-    """Return the plan of the ROCm that `named` says, by default the manifest's own.
+    """Return the plan of the ROCm that `named` names, by default the manifest's own.
 
-    An `exact` one must be the manifest's own, wherever it comes from. Raises ConfigError.
+    An `exact` one must have the manifest's digest, from any source. Raises ConfigError.
     """
     own = manifest.rocm
     if own.origin != "directory" and not named:

@@ -17,7 +17,7 @@ from rocwheel.records.verdict import SILENT, State
 from rocwheel.release.ledger.nights import CauseClass, Ended
 
 FILE: Final = "causes.yaml"
-TOLD: Final = {  # by the exit status of a command
+BY_STATUS: Final = {  # of a command
     errors.ConfigError.exit_code: CauseClass.INPUTS,
     errors.FetchError.exit_code: CauseClass.INPUTS,
     errors.RocmError.exit_code: CauseClass.INPUTS,
@@ -36,7 +36,7 @@ def load(ci: Path) -> tuple[KnownFailure, ...]:
 
 
 def judged(known: Sequence[KnownFailure], kind: str, ended: Ended, log: str) -> Ended:
-    """Return how a cell of a kind ended, corrected by what its words say, with its cause."""
+    """Return how a cell of a kind ended, corrected by known texts, with its cause."""
     state = ended.state
     if state in {State.PASS, State.NOT_RUN}:
         return ended
@@ -53,12 +53,12 @@ def judged(known: Sequence[KnownFailure], kind: str, ended: Ended, log: str) -> 
         state = State.INFRA
     elif said in FINAL and state in SILENT:
         state = State.FAIL
-    cause = said or TOLD.get(ended.exit_code) or usual(kind, state)
+    cause = said or BY_STATUS.get(ended.exit_code) or usual(kind, state)
     return replace(ended, state=state, cause=cause)
 
 
 def usual(kind: str, state: State) -> CauseClass:
-    """Return what a cell of a kind tells of with a state, where its words say nothing else."""
+    """Return the cause of a kind of cell with a state, without a known text."""
     if state in SILENT:
         return CauseClass.MACHINE
     return CauseClass.TESTS if kind in {*TEST_KINDS, "promote"} else CauseClass.WHEELS

@@ -49,7 +49,7 @@ class SuiteCell(Plain, frozen=True, kw_only=True):
 
     @property
     def name(self) -> str:
-        """How a command line names it."""
+        """Its name on a command line."""
         return f"{self.suite}:{self.python}"
 
 
@@ -66,17 +66,17 @@ class Decision(Plain, frozen=True, kw_only=True):
 
     @property
     def waiting(self) -> tuple[SuiteCell, ...]:
-        """The cells that block and that a person's word would let pass."""
+        """The blocking cells that a person may approve."""
         states = {State.FLAKY, State.UNCALIBRATED}
         return tuple(c for c in self.blocking if c.state in states or WAITS in c.why)
 
     def evidence(self) -> dict[str, Any]:
-        """Return what goes into the release record: what was known when it was decided."""
+        """Return the facts of the decision, for the release record."""
         return {name: value for name, value in msgspec.to_builtins(self).items() if value}
 
 
 def barred(python: str, state: State, why: str) -> SuiteCell:
-    """Return a cell that blocks whatever the suites said."""
+    """Return a cell that blocks even if the suites passed."""
     return SuiteCell(
         suite="any", python=python, level=Level.REQUIRED, state=state, is_blocking=True, why=why
     )
@@ -94,7 +94,7 @@ def decide(
     before: Coverage = NOTHING,
     signed: bool = False,
 ) -> Decision:
-    """Evaluate the policy; nothing may have ended after `now`, no bypass before its day.
+    """Evaluate the policy at the time `now`: no verdict is later, and bypasses expire.
 
     `before` is what ran of the last released set, `lost` are its tests that this one has not, by
     suite and CPython. With `signed` a bypass needs an approval, too.
@@ -151,7 +151,7 @@ def decide(
 
 
 class _Case(Plain, frozen=True, kw_only=True):
-    """What a cell's verdicts are held against."""
+    """What a cell's verdicts are compared with."""
 
     manifest: Manifest
     family: Family
@@ -164,7 +164,7 @@ class _Case(Plain, frozen=True, kw_only=True):
 
     @property
     def demand(self) -> Demand | None:
-        """What the suite demands for the set's JAX."""
+        """The suite's demand for the set's JAX."""
         return self.known.demands.of(self.manifest.jax_version) if self.known else None
 
     @property
@@ -175,17 +175,17 @@ class _Case(Plain, frozen=True, kw_only=True):
 
 
 def _judge(case: _Case, verdicts: Sequence[FoundVerdict], level: Level) -> SuiteCell:
-    """Return the state of one cell, before level, bypass and approvals are looked at."""
+    """Return the state of one cell, before level, bypass and approvals."""
     unreadable = [item for item in verdicts if not item.verdict]
     readable = [(item, item.verdict) for item in verdicts if item.verdict]
     # what was run in a way of its own counts for nothing
     aside = [pair for pair in readable if pair[1].ran.unofficial and case.family.proof.official]
-    told = [pair for pair in readable if pair not in aside]
-    failures = [(item.sha256, failed, f"{failed.value}: {verdict.reason}") for item, verdict in told
+    kept = [pair for pair in readable if pair not in aside]
+    failures = [(item.sha256, failed, f"{failed.value}: {verdict.reason}") for item, verdict in kept
                 if (failed := _failure(verdict, case))]  # fmt: skip
     failures += [(item.sha256, State.FAIL, f"unreadable: {item.problem}") for item in unreadable]
     passes, doubts = list[tuple[str, State, str]](), list[tuple[str, State, str]]()
-    for item, verdict in told:
+    for item, verdict in kept:
         if verdict.shard or verdict.state not in PASSED:
             continue
         doubt = next(_doubts(verdict, case), "")
@@ -195,7 +195,7 @@ def _judge(case: _Case, verdicts: Sequence[FoundVerdict], level: Level) -> Suite
     sha256, why, ran = "", "", 0
     if passes:
         sha256, state, _ = min(passes, key=lambda item: (item[1] is State.FLAKY, item[0]))
-        ran = next(verdict.counts.ran for item, verdict in told if item.sha256 == sha256)
+        ran = next(verdict.counts.ran for item, verdict in kept if item.sha256 == sha256)
         if failures:
             other, _, said = min(failures, key=_severity)
             state = State.FLAKY
@@ -206,7 +206,7 @@ def _judge(case: _Case, verdicts: Sequence[FoundVerdict], level: Level) -> Suite
         state = State.NOT_RUN
         sha256, _, why = (doubts or failures)[0]
     else:
-        sha256, state, why = _silent(case, told)
+        sha256, state, why = _silent(case, kept)
     if state is State.PASS and case.is_first:
         state = State.UNCALIBRATED
         why = f"it is the first set of {case.family.name}, and {ran} of its tests passed"
@@ -256,14 +256,14 @@ def _without(cell: SuiteCell, lost: tuple[str, ...], case: _Case) -> SuiteCell:
 
 
 def _severity(failure: tuple[str, State, str]) -> tuple[bool, int, str]:
-    """Order failures: a flaky one says least; the rest goes by state, then by digest."""
+    """Order failures: flaky ones last, the rest by state, then by digest."""
     sha256, state, _ = failure
     return state is State.FLAKY, list(State).index(state), sha256
 
 
-def _silent(case: _Case, told: Sequence[tuple[FoundVerdict, Verdict]]) -> tuple[str, State, str]:
-    """Return what a cell without passes, failures and doubts is: digest, state and reason."""
-    said = {verdict.state: (item.sha256, verdict) for item, verdict in told if not verdict.shard}
+def _silent(case: _Case, kept: Sequence[tuple[FoundVerdict, Verdict]]) -> tuple[str, State, str]:
+    """Return digest, state and reason of a cell without passes, failures and doubts."""
+    said = {verdict.state: (item.sha256, verdict) for item, verdict in kept if not verdict.shard}
     if State.INFRA not in said and not case.family.runners_for(case.suite):
         return "", State.NO_RUNNER, f"{case.family.name} has no runner for {case.suite}"
     for state in (State.INFRA, State.NOT_RUN, State.NO_RUNNER):
@@ -274,7 +274,7 @@ def _silent(case: _Case, told: Sequence[tuple[FoundVerdict, Verdict]]) -> tuple[
 
 
 def _doubts(verdict: Verdict, case: _Case) -> Iterator[str]:
-    """Return why what passed proves nothing about these wheels, on this family, now."""
+    """Yield why a pass proves nothing about these wheels, on this family, now."""
     manifest, family, proof = case.manifest, case.family, case.family.proof
     needed = {w.filename: w.sha256 for w in manifest.of_python(case.python)}
     for filename, sha256 in sorted(needed.items()):

@@ -1,4 +1,4 @@
-"""What signed statements prove of a set before it is promoted, and the summary that says so."""
+"""Checks what signed statements prove about a set before promotion, and writes the summary."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ def judge(
     now: datetime,
     approvals: Sequence[Approval] = (),
 ) -> tuple[Decision, Evidence]:
-    """Return what policy says of a set, by its verdicts, and the statements that prove them.
+    """Return the decision about a set by its verdicts, and the statements that prove them.
 
     `before` is what ran of the last released set. Raises TrustError where a link is broken.
     """
@@ -71,10 +71,10 @@ def judge(
 def believed(
     results: Sequence[FoundVerdict], evidence: Evidence, channel: Channel
 ) -> tuple[tuple[FoundVerdict, ...], dict[verdicts.Cell, list[str]]]:
-    """Return the verdicts that policy may see, and of each cell what is left out, and why.
+    """Return the verdicts for the policy, and those left out by cell, with the reason.
 
-    A pass that no runner's key signed is none. A failure counts, signed or not, as does what cannot
-    be read; neither does where its key is revoked, or lies where no runner's key signs.
+    A pass without a runner's signature does not count. A failure counts, signed or not, and so does
+    an unreadable verdict; unless its key is revoked, or no runner's key signs at its place.
     """
     if not channel.requires(KeyRole.RUNNER):
         return tuple(results), {}
@@ -88,7 +88,7 @@ def believed(
         elif is_told and verdict and verdict.state not in PASSED:
             kept.append(item)
         elif is_told and verdict and verdict.failure:
-            kept.append(replace(item, verdict=None, problem="unsigned, and it tells of a failure"))
+            kept.append(replace(item, verdict=None, problem="unsigned, and it has a failure"))
         elif not verdict and item.key not in evidence.refused:
             kept.append(item)
         else:
@@ -156,13 +156,15 @@ def check_signer(
 ) -> None:
     """Raise TrustError where a channel that needs a promoter's signature would not get it.
 
-    What takes files out (a yank, a rollback) waits for no key. The machine's clock is held against
-    the store's, by these objects and the index's own. Raises ConfigError where they differ.
+    Taking files out (a yank, a rollback) needs no key. The machine's clock is compared with the
+    store's, by these objects and the index's own. Raises ConfigError where they differ.
     """
     is_needed = channel.requires(KeyRole.PROMOTER)
-    if signer and who.is_checked:  # what is stated of a time to come nobody believes until then
-        told = (place.state, place.json(""), *clock)
-        operations.check_clock(place.store, told, now=who.clock, where=place.location, limit=SKEW)
+    if signer and who.is_checked:  # a statement with a later time would not be believed until then
+        objects = (place.state, place.json(""), *clock)
+        operations.check_clock(
+            place.store, objects, now=who.clock, where=place.location, limit=SKEW
+        )
     if is_needed and signer:
         check_key(channel, place, signer, who=who, role=KeyRole.PROMOTER)
     elif is_needed and action.value not in statements.WITHDRAWALS:
@@ -192,10 +194,10 @@ def extended(
     who: Who,
     signer: Signer,
 ) -> bytes | None:
-    """Return a release's statements with one of what was done after its promotion.
+    """Return a release's statements with one about an action after its promotion.
 
-    `names` are single files of it. None where that is said already, and for a set that was released
-    without a summary. Raises TrustError.
+    `names` are single files of it. None where there is such a statement already, and for a set that
+    was released without a summary. Raises TrustError.
     """
     every = [envelope.parse(line + b"\n", name="a statement") for line in before.splitlines()]
     said = [item for item in every if item.statement.predicate_type == statements.SUMMARY]

@@ -62,24 +62,24 @@ class LibraryUse(Plain, frozen=True, kw_only=True):
 TO_DO: Final = {
     State.PASS: "",
     State.FLAKY: "Look at the tests that passed only when tried again; then run the gate again.",
-    State.FAIL: "Run the first failure again with the line below it, and mend it or the wheels.",
+    State.FAIL: "Run the first failure again with the line below it; fix the test or the wheels.",
     State.CRASH: "Read the log of the process that ended, then run the test again alone.",
     State.TIMEOUT: "Look at the stacks of the test that did not end; run it again alone.",
-    State.COLLECT_ERROR: "Mend the import of the files below: none of their tests ran.",
+    State.COLLECT_ERROR: "Fix the import of the files below: none of their tests ran.",
     State.NOTHING_RAN: "Look at the suite's file: its paths, its marker expression.",
     State.TOO_FEW_RAN: "Look at what was skipped and why, and at must_run and may_skip.",
     State.NO_RUNNER: "Nothing is known of the wheels. Run it where there are GPUs of the family.",
-    State.INFRA: "Nothing is known of the wheels. Mend or leave the machine, run it again.",
+    State.INFRA: "Nothing is known of the wheels. Repair or replace the machine, and run it again.",
     State.NOT_RUN: "Nothing is known of the wheels. Run it again, or the shard that is missing.",
     State.UNCALIBRATED: "Look at the tests that ran; then approve their number when you promote.",
 }
 
 
 def colour(state: State) -> str:
-    """Return which colour a state has: by what is to be done about it.
+    """Return the colour of a state, by what to do about it.
 
-    `good`: nothing; `bad`: the wheels or tests are to be mended; `warn`: a person has to look;
-    `idle`: it is to be run again elsewhere, and says nothing of the wheels.
+    `good`: nothing; `bad`: fix the wheels or tests; `warn`: a person has to look; `idle`: run it
+    again elsewhere, it says nothing about the wheels.
     """
     if state is State.PASS:
         return "good"

@@ -66,7 +66,7 @@ class SuiteFiles(Plain, frozen=True, kw_only=True):
 def find(source: SuiteSource, top: Path, shard: Shard) -> SuiteFiles:
     """Find the files below `top` (our suite's folder, or a JAX checkout).
 
-    Raises ConfigError when a path of the suite meets nothing, or the shard would be empty.
+    Raises ConfigError when a path of the suite matches nothing, or the shard would be empty.
     """
     if not top.is_dir():
         raise ConfigError(f"{top}: no such folder", hint="the suite's tests should be there")
@@ -75,7 +75,7 @@ def find(source: SuiteSource, top: Path, shard: Shard) -> SuiteFiles:
         met = {str(path.relative_to(top)) for path in top.glob(pattern) if path.is_file()}
         if not met:
             raise ConfigError(
-                f"{top}/{pattern}: meets no file", hint="mend `paths` in the suite's file"
+                f"{top}/{pattern}: matches no file", hint="correct `paths` in the suite's file"
             )
         matched |= met
     excluded: set[str] = set()
@@ -83,7 +83,8 @@ def find(source: SuiteSource, top: Path, shard: Shard) -> SuiteFiles:
         met = {file for file in matched if fnmatch.fnmatchcase(file, pattern)}
         if not met:
             raise ConfigError(
-                f"{top}: `exclude` {pattern}: meets no file", hint="mend it in the suite's file"
+                f"{top}: `exclude` {pattern}: matches no file",
+                hint="correct it in the suite's file",
             )
         excluded |= met
     files = sorted(matched - excluded)
@@ -101,7 +102,7 @@ def find(source: SuiteSource, top: Path, shard: Shard) -> SuiteFiles:
 
 
 def part(sizes: Mapping[str, int], shard: Shard) -> tuple[str, ...]:
-    """Return the files of one shard: the largest first, each to the shard that has least.
+    """Return the files of one shard: the largest first, each to the smallest shard.
 
     The same files give the same shards on every machine.
     """

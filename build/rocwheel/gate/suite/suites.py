@@ -137,7 +137,7 @@ class Library(Value, frozen=True, kw_only=True):
     note: str = ""  # why it cannot be seen, where it cannot
 
     def __post_init__(self) -> None:
-        """Refuse a library that cannot be seen for no reason."""
+        """Refuse a library that cannot be seen and has no note why."""
         if not (self.mapped or self.trace or self.note):
             hint = "add mapped, trace or a note why not"
             raise FieldError("nothing says how it is seen", hint=hint)

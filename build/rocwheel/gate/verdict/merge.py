@@ -1,4 +1,4 @@
-"""Shards of a suite become one: nothing twice, nothing missing, all of the same wheels."""
+"""Merges the shards of a suite: nothing twice, nothing missing, all of the same wheels."""
 
 from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
@@ -109,7 +109,7 @@ def merge_results(runs: Sequence[Results], count: int, demand: Demand) -> Result
 def merge_verdicts(
     verdicts: Sequence[Verdict], results: Results, judged: Fault, demand: Demand
 ) -> Verdict:
-    """One verdict for the joined results. Raises ConfigError when shards tell of different sets."""
+    """One verdict for the joined results. Raises ConfigError for shards of different sets."""
     first = next((verdict for verdict in verdicts if verdict.wheels), verdicts[0])
     for other in verdicts:
         for name in ("manifest", "family", "python", "suite", "jax_version"):
@@ -180,7 +180,7 @@ def _ran(verdicts: Sequence[Verdict], results: Results) -> Ran:
 
 
 def _usable(run: tuple[Fault, Results]) -> tuple[bool, bool, int, bytes]:
-    """Order the runs of a shard: a pass, then what says something of the wheels, then the rest."""
+    """Order the runs of a shard: a pass, then results about the wheels, then the rest."""
     state = run[0].state
     return state is not State.PASS, state in SILENT, list(State).index(state), run[1].to_bytes()
 

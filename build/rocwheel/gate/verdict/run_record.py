@@ -20,7 +20,7 @@ DIRTY: Final = "-dirty"
 
 @dataclass(kw_only=True)
 class Setup:
-    """What a run has set up so far; it may end anywhere."""
+    """What a run has set up so far; it may end at any step."""
 
     provided: RocmProvided
     facts: EnvironmentFacts | None = None
@@ -46,7 +46,7 @@ def empty(request: GateRequest, state: State, message: str) -> Results:
 
 
 def about(request: GateRequest, host: Host, setup: Setup) -> dict[str, str]:
-    """Return where and with what it ran, for the report and for running it again."""
+    """Return the circumstances of the run, for the report and for running it again."""
     rocm = setup.provided
     packages = setup.environment.packages if setup.environment else ()
     devices_ = {d.serial: d for lane in setup.lanes for d in lane.devices}
@@ -101,7 +101,7 @@ def verdict(
 
 
 def drawn(results: Results, judged: Fault, demand: Demand) -> dict[str, Any]:
-    """Return what of a verdict follows from its results alone, by the names of its fields."""
+    """Return the fields of a verdict that follow from its results alone."""
     bad = [test.test for test in results.failures]
     bad += [error.file for error in results.collect_errors]
     return {

@@ -1,7 +1,7 @@
-"""Channels: where wheels go, and what a channel asks beyond the GPU family matrix.
+"""Channels: where wheels go, and what a channel demands beyond the GPU family matrix.
 
-`ci/channels.yaml` as values. Whatever a channel says about suites may only tighten the matrix;
-unknown keys, a loosened suite or a prefix used twice are errors with file, line and key.
+These are the values of `ci/channels.yaml`. A channel may only tighten the matrix's suites; unknown
+keys, a loosened suite or a prefix used twice are errors with file, line and key.
 """
 
 from __future__ import annotations
@@ -98,19 +98,19 @@ class Channel:
 
     @property
     def option(self) -> str:
-        """How a command line names it."""
+        """Its option on a command line."""
         return f"--channel {self.name}" if self.name else f"--store {self.store}"
 
     def requires(self, role: KeyRole) -> bool:
-        """Return whether a promotion needs what a key of this role signed."""
+        """Return whether a promotion needs a signature of this role."""
         return role in self.trust.rule(self.name).required
 
     def case(self, family: str, now: datetime) -> Case:
-        """Return what statements about a family's sets are held against."""
+        """Return the case against which statements about a family's sets are checked."""
         return Case(trust=self.trust, channel=self.name, family=family, now=now)
 
     def open(self, *, probe_key: str = f"{OURS}/probe") -> Store:
-        """Open the channel's store; nothing is asked of it yet."""
+        """Open the channel's store, without a request."""
         return open_store(self.store, replace(self.options, probe_key=probe_key))
 
     def prefixes_of(self, rocm_major: int) -> Prefixes:
@@ -150,7 +150,7 @@ class Channel:
 
     @property
     def keys(self) -> tuple[tuple[str, ...], ...]:
-        """Where its prefixes are, whatever its store is called."""
+        """Where its prefixes are, independent of the spelling of its store."""
         pairs = self.prefixes.values()
         return tuple(
             absolute(self.store, prefix) for p in pairs for prefix in (p.staging, p.release)
@@ -161,9 +161,9 @@ class Channel:
         return any(one[: len(two)] == two[: len(one)] for one in self.keys for two in other.keys)
 
     def with_rules_of(self, others: Iterable[Channel]) -> Channel:
-        """Return the same channel, which asks of a set what each of the others asks besides.
+        """Return the channel with the demands of the others added.
 
-        Whose signatures they need is `Trust.with_rule_of`.
+        `Trust.with_rule_of` does the same for signatures.
         """
         policy, budget, first = [*self.policy], {**self.size_budget}, self.first_sets
         for other in others:
@@ -174,7 +174,7 @@ class Channel:
         return replace(self, policy=tuple(policy), size_budget=budget, first_sets=first)
 
     def levels(self, family: matrix.Family, python: str) -> dict[str, matrix.Level]:
-        """Return what each suite's verdict means: the matrix, tightened by the channel."""
+        """Return the level of each suite: the matrix, tightened by the channel."""
         suites = dict.fromkeys((*family.suites, *(rule.suite for rule in self.policy)))
         levels = {}
         for suite in suites:
@@ -222,12 +222,12 @@ class _Rule(Value, frozen=True, kw_only=True):
     pythons: CPythons = CPythons()
 
     def __post_init__(self) -> None:
-        """Refuse to make advisory what some family requires."""
+        """Refuse an advisory level for a suite that some family requires."""
         rules = ((item, rule) for item in matrix.FAMILIES.values() for rule in item.policy)
         for family, rule in rules:
             if rule.suite == self.suite and rule.level is not self.level is matrix.Level.ADVISORY:
                 what = f"{family.name} requires {self.suite}; a channel may only tighten"
-                hint = "change amdgpu_family_matrix.py, where everybody sees it"
+                hint = "change amdgpu_family_matrix.py, where every user sees it"
                 raise FieldError(what, "level", hint=hint)
 
 

@@ -1,9 +1,9 @@
-"""Stored verdicts: in-toto test results, so that none can be changed or hidden.
+"""Stored verdicts: in-toto test results, none of which can be changed or hidden unseen.
 
 Runners may put and may not delete, and some stores let a put replace an object. An unsigned verdict
-is therefore named by its digest: who writes another over it leaves a name that does not fit, which
-is found here and counts as a failure. What a runner's key signs lies under that key by its number,
-and names the one before. All of a cell are read; what signatures prove, `trust.verifier` says.
+is therefore named by its digest: another one in its place does not fit the name, and counts as a
+failure. What a runner's key signs lies under that key by its number, and names the one before. All
+verdicts of a cell are read; `trust.verifier` decides what their signatures prove.
 Before 0.3 a verdict was stored plain; such a one is read, and what was signed about it.
 """
 
@@ -179,7 +179,7 @@ def _cells(place: Place, manifest: str) -> list[tuple[FoundVerdict, int]]:
 def keep(verdict: FoundVerdict, release: Place) -> None:
     """Copy to the release the verdict that was read. Raises ObjectDiffersError, StoreError."""
     said = verdict.verdict
-    if said is None:  # told in the release's evidence; garbage is not carried along
+    if said is None:  # the release's evidence names it; garbage is not copied
         return
     if verdict.tests:
         names = "".join(f"{name}\n" for name in sorted(verdict.tests))
@@ -227,8 +227,8 @@ def _verdict(place: Place, manifest: str, item: FoundVerdict) -> Verdict:
 def _listed(place: Place, verdict: Verdict) -> frozenset[str]:
     """Return the names of the tests that a whole, passing verdict is about.
 
-    There are none where it names no list of them. Raises ConfigError for a list that is not the one
-    it names: without it lost tests could not be seen.
+    There are none if it names no list. Raises ConfigError for another list than the named one:
+    lost tests could not be seen without it.
     """
     if verdict.shard or verdict.state not in PASSED or not verdict.ran.collected:
         return frozenset()

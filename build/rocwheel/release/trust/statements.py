@@ -1,8 +1,8 @@
-"""What is stated: how a set was built, what a suite said about it, why it was released.
+"""Makes statements: how a set was built, a suite's result on it, why it was released.
 
 The predicates are in-toto's: SLSA provenance v1, test result v0.1 and verification summary v1.
-What they have no field for stands under `rocwheel`, which their readers pass over. What follows
-from a manifest or a verdict is made from it by one function, so that a check is a comparison.
+Fields of our own stand under `rocwheel`, which other readers pass over. One function derives a
+statement's content from a manifest or a verdict, so that a check is a comparison.
 """
 
 from collections.abc import Iterator, Mapping, Sequence
@@ -47,7 +47,7 @@ NO_DIGEST: Final = {"annotations": {OWN: "Bazel says no digest of what it fetche
 
 
 class Approval(Value, frozen=True, kw_only=True, omit_defaults=True):
-    """The word of a person that a cell may be released although it is no pass."""
+    """A person's approval to release a cell without a pass."""
 
     suite: NonEmpty
     python: NonEmpty
@@ -63,7 +63,7 @@ class Approval(Value, frozen=True, kw_only=True, omit_defaults=True):
 def provenance(
     manifest: Manifest, record: BuildRecord, *, reproduced: Manifest | None = None
 ) -> Statement:
-    """State what a set was built from, where and when; or how an earlier one was `reproduced`."""
+    """State how a set was built: inputs, place and time; or that it `reproduced` an earlier one."""
     builder, bazel = record.builder, record.bazel
     compiler = str(manifest.options.get("compiler", "")).replace(" ", "@")
     programs = [_resource(*program) for program in sorted(bazel.programs.items())]
@@ -132,7 +132,7 @@ def dependencies(manifest: Manifest) -> Iterator[dict[str, Any]]:
 def result(
     verdict: Verdict, *, number: int = 0, previous: str = "", parts: Sequence[str] = ()
 ) -> Statement:
-    """State what a suite said: the whole verdict, and where it stands among its signer's.
+    """State a suite's result: the whole verdict, and its place among the signer's statements.
 
     A signed one is numbered within its cell, and `previous` is the digest of the signer's
     statement before. `parts` are the verdicts of the shards that a merged one was made of.
@@ -183,13 +183,13 @@ def verdict_of(statement: Statement) -> str:
         return ""
 
 
-def told(statement: Statement) -> Mapping[str, Any]:
+def result_fields(statement: Statement) -> Mapping[str, Any]:
     """Return what a test result says by the fields of a verdict; before 0.3 it had some of them."""
     return statement.part(OWN, "verdict") or statement.own
 
 
 def approval(manifest: Manifest, word: Approval, *, time: str) -> Statement:
-    """State that a person lets a cell of a set pass: on one family of one channel, as it stands."""
+    """State a person's approval of a cell of a set, on one family of one channel, as it is now."""
     return Statement(
         predicate_type=APPROVAL,
         subject=subjects(manifest),
@@ -245,9 +245,9 @@ def subjects(manifest: Manifest) -> tuple[StatementSubject, ...]:
 
 
 def claimed(statement: Statement) -> object:
-    """Return when a statement says that it was made."""
+    """Return the time in a statement."""
     if statement.predicate_type == TEST_RESULT:
-        return told(statement).get("ended")
+        return result_fields(statement).get("ended")
     *path, name = _TIMES[statement.predicate_type]
     return statement.part(*path).get(name)
 

@@ -80,9 +80,9 @@ class ChainLink(Plain, frozen=True, kw_only=True):
         """The CPython and suite that it proves a whole pass of."""
         if not (self.is_good and self.signed and self.role == KeyRole.RUNNER.value):
             return None
-        told = statements.told(self.signed.statement)
-        is_pass = told.get("state") in PASSES and not told.get("shard")
-        return (str(told.get("python")), str(told.get("suite"))) if is_pass else None
+        fields = statements.result_fields(self.signed.statement)
+        is_pass = fields.get("state") in PASSES and not fields.get("shard")
+        return (str(fields.get("python")), str(fields.get("suite"))) if is_pass else None
 
     def to_json(self) -> dict[str, Any]:
         return {n: getattr(self, n) for n in ("role", "holds", "counts", "about")}
@@ -129,7 +129,7 @@ def _link(item: Stated, case: Case, manifest: str, whole: Manifest | None) -> Ch
     about, own = signed.statement, signed.statement.own
     claimed, seen = statements.claimed(about), item.seen or signed.logged
     if kind is KeyRole.RUNNER:
-        own = statements.told(about)
+        own = statements.result_fields(about)
         number, keyid = int(about.own.get("number", 0)), "+".join(signed.signatures)
         item = replace(
             item, cell=(str(own.get("python")), str(own.get("suite")), keyid), number=number
@@ -157,7 +157,7 @@ def _said(kind: KeyRole, signed: Envelope) -> str:
         return f"{'reproduced' if 'reproduced' in own else 'built'} by {by}"
     if kind is KeyRole.PROMOTER:
         return f"{own.get('action')} to {own.get('channel') or 'a store'} by {own.get('by')}"
-    own = statements.told(signed.statement)
+    own = statements.result_fields(signed.statement)
     cell = f"{own.get('suite')} on CPython {own.get('python')}"
     if kind is KeyRole.APPROVER:
         return f"{cell} approved by {own.get('by')}: {own.get('reason')}"
@@ -375,7 +375,7 @@ def _helps(link: ChainLink) -> bool:
     if link.role == KeyRole.PROMOTER.value:
         return link.own.get("action") in RELEASES
     if link.role == KeyRole.RUNNER.value and link.signed:
-        return statements.told(link.signed.statement).get("state") in PASSES
+        return statements.result_fields(link.signed.statement).get("state") in PASSES
     return True
 
 
