@@ -100,6 +100,14 @@ def test_the_commit_is_named_by_real_builds_also_after_kills(demo, tmp_path):
     assert found["commits"][0]["title"] == "Change 8"
     nights = Nights(open_store(f"{store.removeprefix('--store=')}/bisect"))
     assert sum(name.startswith("set-") for name in nights.names()) <= 4 + 4
+    ends = [
+        item.ended.milliseconds
+        for name in nights.names()
+        for tries in nights.book(name).attempts.values()
+        for item in tries
+        if item.ended
+    ]
+    assert sum(item["milliseconds"] for item in found["tried"]) <= sum(ends), "each counts once"
     assert world.run("nightly", "bisect", *line[2:]).seconds < 60, "all is known"
     for side, code in (("good", 0), ("bad", 22)):
         words = found[side].partition(" gate ")[2].split()

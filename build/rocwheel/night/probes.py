@@ -93,7 +93,7 @@ class Probes(Plain, frozen=True, kw_only=True):
         if side.build:
             name = f"set-{side.identity[:16]}"
             built = self._settled(name, self._build(side, side.build))
-            took = built.last.milliseconds if built.last else 0
+            took = built.last.milliseconds if built.last and number == 1 else 0
             manifest = built.manifest
             if not manifest:
                 return Run(answer=ProbeAnswer.NOT_BUILT, why=built.reason, probe=name, took=took)
