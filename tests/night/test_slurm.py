@@ -9,13 +9,17 @@ import signal
 import subprocess
 import time
 from contextlib import suppress
+from datetime import datetime, timedelta, timezone
 from pathlib import Path
 
 import pytest
 from support import slurm
 from support.night import PROGRAM, World
 
+from rocwheel.base.process import HostRunner
 from rocwheel.base.store.opening import open_store
+from rocwheel.night import slurm as engine
+from rocwheel.night import standing, upkeep
 from rocwheel.night.slurm import STUCK
 from rocwheel.records.verdict import State
 from rocwheel.release.ledger.nights import Nights
@@ -379,6 +383,16 @@ def quiet(cluster) -> None:
     raise AssertionError(cluster.ask("squeue"))
 
 
+def lines_of_check(world: World, cluster) -> list[str]:
+    """The lines to type that `nightly check` prints a quarter of an hour later."""
+    nights, runner = Nights(open_store(world.store)), HostRunner({**os.environ, **cluster.env})
+    waits = engine.waiting(nights, "one", runner)
+    later = datetime.now(tz=timezone.utc) + timedelta(minutes=16)
+    said = "".join(upkeep.problems(nights, later, 36 * 3600, waits))
+    lines = re.findall(r"`(nightly run one --engine=slurm)`", said)
+    return lines + engine.release_lines(engine.held(waits), runner)
+
+
 @pytest.mark.soak
 @pytest.mark.timeout(3600)
 @pytest.mark.parametrize("seed", range(6))
@@ -399,8 +413,11 @@ def test_five_kills_at_random_moments_of_a_night_end_it_or_name_the_line_to_run(
     typed: list[str] = []
     for _ in range(6):
         quiet(cluster)
+        silence(world)
         if set(world.states("one").values()) == {"pass"}:
             break
+        if not all(item.settled for item in standing.stand(book(world)).values()):
+            assert lines_of_check(world, cluster), "it stands still, and check prints no line"
         done = submit(world)
         typed.append(f"nightly run: {done.out.splitlines()[-1:]}")
         for line in re.findall(
