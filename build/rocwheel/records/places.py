@@ -147,7 +147,7 @@ class Place:
         return f"{self.verdicts(manifest)}{python}/{suite}/{name}"
 
     def built(self, manifest: str, name: str = "") -> str:
-        """Key of what is stated of a set whatever its family; without a name the prefix of all."""
+        """Key of a statement about a set for all families; without a name the prefix of all."""
         return self.key(self.record(f"attestations/{manifest}/{name}"))
 
     def attestation(self, manifest: str, name: str = "") -> str:

@@ -131,7 +131,7 @@ def _is(place: Place, name: str, number: int) -> bool:
 
 
 def _plan_repair(place: Place, who: Who, skip: Collection[str]) -> IndexRepair:
-    place = place.of(ALL)  # what is mended is all that shows its log
+    place = place.of(ALL)  # all pages that show its log are repaired
     state, skips = log.read(place, None, afresh=not place.is_staging), list[int]()
     for _ in skip:  # each shows what is damaged after it
         damaged = operations.damage(place, state, state.projects, skips)

@@ -2,7 +2,7 @@
 
 Each CPython of the manifest has at least one required suite, and each required (suite, CPython)
 needs a pass of exactly the manifest's wheels on a GPU of the family. All verdicts of a cell count,
-whatever their order and number: a failure that was ever counted, also under a state that says
+in any order and number: a failure that was ever counted, also under a state that says
 something else, makes a pass beside it `flaky`, which needs an approval with a name. A bypass
 excuses a runner that does not exist, and nothing else.
 

@@ -209,7 +209,7 @@ def refresh(place: Place, state: IndexState, ci: Path) -> None:
     names, shown = [place.family], state.of(place.family).sets.values()
     sets = [known for known in shown if known.standing is Standing.LISTED and known.jax]
     sets.sort(key=lambda known: (known.first, known.id), reverse=True)
-    if place.family == ALL:  # what every family has that must, whatever some have besides
+    if place.family == ALL:  # the sets of every family that must have them
         names = sorted({name for known in sets for name in state.sets[known.id].families})
     rows = []
     for name, known, python in ((n, s, p) for n in names for s in sets for p in s.pythons):
