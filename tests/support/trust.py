@@ -140,6 +140,7 @@ class World:
             copy(source, tmp_path / "data" / name)
         self.keys.mkdir()
         self.store = (tmp_path / "store").as_uri()
+        (tmp_path / "store" / "v2").mkdir(parents=True)  # a store that holds nothing is refused
         (self.ci / "channels.yaml").write_text(
             f"channels:\n  mine:\n    store: {self.store}\n    first_sets: free\n"
             '    prefixes: {"7": {staging: v2-staging, release: v2}}\n'

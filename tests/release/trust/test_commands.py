@@ -726,7 +726,6 @@ def test_an_rsa_key_that_can_be_factored_is_refused(world, capsys, bits, status)
     weak = "\n      ".join(pem.splitlines()[:-1]) + "\n  "
     text = text[:start] + weak + text[end:]
     path.write_text(text.replace("ed25519", "rsassa-pss-sha256", 1))
-    world.shop.store.root.mkdir()
     assert world.run(*world.target("status")) == status
     assert ("1024 bits can be factored" in capsys.readouterr().err) is bool(status)
 
@@ -949,7 +948,6 @@ def test_a_key_for_which_anybody_can_sign_is_refused(world, capsys, y, sign) -> 
     end = text.index("-----END PUBLIC KEY-----\n", start)
     weak = "\n      ".join(pem.splitlines()[:-1]) + "\n      "
     path.write_text(text[:start] + weak + text[end:])
-    world.shop.store.root.mkdir()
     assert world.run(*world.target("status")) == 3
     said = capsys.readouterr().err
     assert re.search(r"trust\.yaml:\d+.*public: no ed25519 key: .*can be forged", said), said
@@ -963,7 +961,6 @@ def test_a_mistake_in_the_trust_file_is_shown_where_it_is(world, capsys, old, ne
     text = path.read_text()
     assert old in text
     path.write_text(text.replace(old, new, 1))
-    world.shop.store.root.mkdir()
     assert world.run(*world.target("status")) == 3
     said = capsys.readouterr().err
     assert re.search(message, said), said
@@ -1069,7 +1066,6 @@ def test_a_command_holds_a_teams_file_against_the_one_that_rocwheel_came_with(
     root = world.tmp / "checkout"
     shutil.copytree(world.ci, root / "ci")
     world.monkeypatch.setattr(home, "PACKAGE", root / "build" / "rocwheel")
-    world.shop.store.root.mkdir()
     assert world.run(*world.target("status")) == 0
     path = world.ci / "trust.yaml"
     path.write_text(path.read_text().replace("[builder, runner, promoter]", "[builder, runner]"))
