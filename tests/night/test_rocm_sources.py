@@ -172,7 +172,7 @@ def test_a_channel_of_one_build_builds_the_newest_multiarch_tarball_once_for_all
         "sets:\n  - {name: x, source_dir: jax, pythons: ['3.12'], rocm: {tarballs: .},\n"
         "     families: [gfx90a, gfx94X-dcgpu]}\n"
         "  - {name: one, source_dir: jax, pythons: ['3.12'], families: [gfx90a],\n"
-        f"     rocm: {{source: {name_of('gfx90a')}}}}}\n"
+        f"     rocm: {{source: {name_of('gfx90a')}}}, options: [--wheel-suffix=+own]}}\n"
     )
     recipes, absent = resolve(
         tmp_path, runner, one_build=one_build, own=("--family-file=/own.yaml",)
