@@ -78,9 +78,8 @@ def bisect(
     """Find the commit of JAX, or the other input, that made a test fail between two nights.
 
     The sets of the nights between are tried first, then each input that changed, then commits of
-    JAX, which are built: `git bisect` chooses them. Every probe is kept in the store below
-    `bisect/`; killed or interrupted, the same command goes on. The exit status is 5 where no
-    culprit can be named: the test does not repeat itself, or the failure does not come again.
+    JAX by `git bisect`. Killed or interrupted, the same command goes on. The exit status is 5 where
+    no culprit can be named.
     """
     where = NightTarget(app, target)
     asked = search.BisectRequest(

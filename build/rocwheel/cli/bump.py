@@ -61,9 +61,7 @@ def bump(app: App, what: str | None, to: str, check: bool, dry_run: bool) -> int
     """Take a newer JAX, XLA, ROCm or Bazel, once verified; compare TheRock's addresses.
 
     Compares sources with wheels, bytes with published digests, and the addresses of TheRock with
-    its own sources. Prints what changes and the upstream log; comments stay, contradictions are
-    refused. Without WHAT it looks at everything. --check names servers that it cannot reach, and
-    goes on.
+    its own sources. Prints what changes and the upstream log. Without WHAT it looks at everything.
     """
     if to and not what:
         raise click.UsageError("--to is for one WHAT")

@@ -62,14 +62,13 @@ def demo(
 ) -> None:
     """Run the whole main job on the miniature workspace: a night whose store is a folder.
 
-    Installs missing system packages (as root on Debian or Ubuntu, and prints which), makes a
-    TheRock-like tarball, and builds jaxlib, pjrt and plugin with Bazel for the CPythons it finds.
-    Then it repairs, verifies, stages, gates and promotes the wheels into a folder, and installs
-    them from there by hash.
+    Installs missing system packages (as root on Debian or Ubuntu), makes a TheRock-like tarball,
+    builds the wheels for the CPythons it finds, releases them into a folder, and installs them from
+    there by hash.
 
-    With --families one set is built and staged for several GPU families; each family gates it, and
-    gets it if it passes. With --executor the demo makes an image if the engine has none of this
-    checkout, and ends with the wheels: a gate needs the CPythons they were built with.
+    With --families one set is built for several GPU families; each gates it, and gets it if it
+    passes. With --executor the demo makes an image if the engine has none of this checkout, and
+    ends with the wheels.
     """
     from rocwheel.tools import demo as job
     from rocwheel.tools import housekeeping

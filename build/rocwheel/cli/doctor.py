@@ -68,8 +68,7 @@ def doctor(app: App, purpose: str, target: StoreOptions, build: BuildOptions) ->
 
     With --for dist_wheels and that command's options it checks exactly that build. With --channel
     or --store it shows your identity there, and tries whether you may write. The exit status is 8
-    when something needed is missing; an `optional` row is needed for some options only. A row that
-    was not checked names the command that checks it.
+    when something needed is missing.
     """
     from rocwheel import dist
     from rocwheel.base.host import cgroup

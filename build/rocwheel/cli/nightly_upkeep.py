@@ -114,9 +114,9 @@ def _lines(
 def check(app: App, max_age: float, target: StoreOptions) -> int:
     """Fail when something is wrong with the newest night beyond a failing cell.
 
-    There is no night, or it is too old, was planned 2 hours ago and never ran, or was stopped or
-    interrupted. Cells are left and nothing began or ended for 2 minutes (on Slurm 15). A part of it
-    is absent, nothing was built, it left no summary, or a scheduler holds one of its jobs.
+    It fails where there is no night or a part of it is absent; where it is too old, was stopped,
+    never ran or stands still for 2 minutes (on Slurm 15); where it built nothing, left no summary,
+    or Slurm holds a job.
     """
     where = NightTarget(app, target)
     names = where.nights.names()
@@ -222,9 +222,8 @@ def clear(app: App, host: str, target: StoreOptions, person: PersonOptions, dry_
 def changes(app: App, night: str, output: Path | None, target: StoreOptions) -> None:
     """Print how a night differs from the one before, for a workflow step, a mail or a chat.
 
-    It prints Markdown, or with --json a document: the verdict, what users have of the night, causes
-    with the line to type, and changes. The night before is the newest that was over when this one
-    was planned.
+    It prints the verdict, what users have of the night, causes with the line to type, and changes
+    since the newest night that was over when this one was planned, as Markdown or --json.
     """
     found = NightTarget(app, target)
     what = truth_of(app, found, found.nights.book(found.night(night)))

@@ -32,9 +32,9 @@ from rocwheel.tools import compat as tables
 def check_install(app: App, python: str, no_run: bool) -> int:
     """Check whether the ROCm JAX wheels of a Python work on this machine.
 
-    Checks driver and device files, versions, the ROCm that the loader finds, the backend that JAX
-    starts, and one kernel. Each line is ok, bad, or not looked at; one bad line makes the exit
-    status 8. The check is one file, `rocwheel/check_install.py`, which also runs alone.
+    Looks at driver and device files, versions, the ROCm that the loader finds, the backend that
+    JAX starts, and one kernel. One bad line makes the exit status 8. The file
+    `rocwheel/check_install.py` also runs alone.
     """
     program = _python(python, app.environ.get("PATH", ""))
     argv = (program, script.__file__, "--json", *(("--no-run",) if no_run else ()))
@@ -73,10 +73,9 @@ def _python(named: str, path: str) -> str:
 def compat(app: App, form: str, target: TargetOptions) -> None:
     """Print which JAX goes with which ROCm, GPU and CPython.
 
-    The tables come from the pins and layouts in use and the family matrix. With --channel or
-    --store they also show what is released there: wheels with the suites that passed, runtime
-    images with their components, and the oldest JAX and ROCm with which each library, module and
-    feature passed the suite smoke. Without a run the answer is "not known".
+    With --channel or --store the tables also show what is released there: wheels with the suites
+    that passed, runtime images, and the oldest JAX and ROCm with which each library, module and
+    feature passed the suite smoke.
     """
     known = (*matrix.FAMILIES.values(), *target.own_families(app).values())
     chosen = (family_of(app, target),) if target.family else known
