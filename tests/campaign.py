@@ -37,7 +37,7 @@ from rocwheel.base.console import Console  # noqa: E402
 # What a result depends on.
 MODEL = ("tests/model/cases.py", "tests/model/protocol.py")
 CODE = (
-    *(f"build/rocwheel/{name}" for name in ("ledger", "index", "release", "store", "places.py")),
+    *(f"build/rocwheel/{name}" for name in ("release", "base/store", "records/places.py")),
     *(f"tests/support/{n}.py" for n in ("scene", "schedule", "shared", "shared_scene", "wheelset")),
 )
 CHANCE = 2000  # mixes of three operations in an order of chance

@@ -49,6 +49,10 @@ class StoreOptions:
             raise known.lacking("--store URL, or --channel", known.channels)
         if not self.channel:
             chosen = channels.of_store(self.store)
+            known_ones = owners(app, chosen).values()
+            same = [item for item in known_ones if {*chosen.keys} <= {*item.keys}]
+            if len(same) == 1:  # a channel by its address: statements have to name the channel
+                chosen = replace(same[0], public_environ=app.environ)
         else:
             path = self.channels_file or app.home.ci / "channels.yaml"
             chosen = replace(channels.channel(path, self.channel), public_environ=app.environ)

@@ -886,6 +886,16 @@ def test_a_store_that_is_a_channels_needs_what_the_channel_needs(world, capsys) 
     assert "has no provenance" in capsys.readouterr().err
 
 
+def test_a_release_by_the_address_of_a_channel_is_one_of_that_channel(world, capsys) -> None:
+    """It was signed for no channel, and `trust verify` refused what the promotion had released."""
+    staged(world)
+    world.gate()
+    words = ("promote", f"--manifest={world.manifest.sha256}", f"--store={world.store}")
+    signer = f"--signer={world.uri('promoter')}"
+    assert world.run(*words, f"--family={FAMILY.name}", signer) == 0
+    assert world.run("trust", "verify", world.folder, f"--statements={world.bundle}") == 0
+
+
 PEM = "-----BEGIN PUBLIC KEY-----"
 MISTAKES = [
     ("role: runner", "role: king", r"trust\.yaml:\d+:\d+: keys\.runner\.role"),
