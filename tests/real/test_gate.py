@@ -62,6 +62,11 @@ def test_a_list_of_ours_is_what_the_checkout_says_today(name: str, tmp_path: Pat
     if not (FOLDER / of).is_dir():
         pytest.skip(f"the folder of checkouts has no {of}")
     ours = yaml.safe_load((CI / "skips" / name).read_text())["skips"]
+    if not ours:  # an explicit "none": JAX had no job on ROCm that could leave tests out
+        assert "run_pytest_rocm" not in commit.git(
+            "ls-tree", "-r", "--name-only", commit.name, "ci"
+        )
+        return
     about = {key: ours[0][key] for key in ("issue", "owner", "expires")}
     assert upstream.read(commit.extract(tmp_path, folder), OWN, release, about) == ours
 
@@ -71,7 +76,9 @@ def test_every_entry_of_ours_meets_a_test_of_its_release(name: str) -> None:
     release = name.removesuffix(".yaml").split("-")[1]
     names = defined_in(release)
     ours = [e for e in skips.load(CI, today=date(2026, 1, 1)) if f"skips/{name}:" in e.where]
-    assert ours
+    assert bool(ours) is ("skips: []" not in (CI / "skips" / name).read_text())
+    if not ours:
+        return
     assert [entry.named for entry in ours if not is_met(entry, names)] == []
     part = "pattern" if ours[0].pattern else "keyword"
     assert not is_met(replace(ours[0], **{part: f"{getattr(ours[0], part)}Gone"}), names)
