@@ -146,7 +146,7 @@ def test_dirty_sources_need_a_word(demo, world, tmp_path):
     line = [item for item in arguments(shared, workspace) if item != "--allow-dirty"]
     failed = world.run(*line)
     assert failed.returncode == 3
-    assert "changes that no commit has" in error_of(failed)
+    assert "changes that are in no commit" in error_of(failed)
     xla = repository(tmp_path / "xla", {"xla/BUILD": ""})
     made = world.run(*line, "--allow-dirty", f"--xla-source-dir={tmp_path / 'xla'}", "--json")
     assert made.returncode == 0, made.stderr[-2000:]

@@ -217,7 +217,7 @@ def test_a_dirty_tree(refused, tmp_path, checkout):
     changed = shutil.copytree(checkout, tmp_path / "changed")
     (changed / "ci" / "more.yaml").touch()
     said = refused(*BUILD, code=3, at=changed)
-    assert said.startswith("error: rocwheel: changes that no commit has")
+    assert said.startswith("error: rocwheel: changes that are in no commit")
 
 
 def test_an_old_jax(refused, tmp_path):

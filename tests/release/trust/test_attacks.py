@@ -410,7 +410,7 @@ CASES = [
     ("a name that is no digest of it", lambda a: move(a.provenance, a.path("provenance/" + "1" * 64 + ".json")), "name: its bytes"),
     ("a provenance elsewhere", lambda a: move(a.provenance, a.path("provenance.json")), "has no provenance"),
     ("no result", lambda a: a.result().unlink(), "no verdict"),
-    *((f"a forged {state.value}", lambda a, state=state: forged(a, state=state), "no runner's key has signed it|unsigned, and it tells") for state in sorted(PASSED, key=str)),
+    *((f"a forged {state.value}", lambda a, state=state: forged(a, state=state), "no runner's key has signed it|unsigned, and it has a failure") for state in sorted(PASSED, key=str)),
     ("a forged pass of the other set's key", lambda a: (forged(a), move(a.result(manifest=a.other), a.result())), "subject: not the wheels"),
     ("a result of a builder", lambda a: a.sign_result("builder"), "is no runner's key"),
     ("a result of a promoter", lambda a: a.sign_result("promoter"), "is no runner's key"),
