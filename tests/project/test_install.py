@@ -133,7 +133,7 @@ def try_everything(bin_folder, cwd, commit, *start):
     assert plan.returncode == 0, plan.stderr
     assert "//jaxlib/tools:" in plan.stdout
     store = (cwd / "store").as_uri()
-    (cwd / "store").mkdir(exist_ok=True)
+    (cwd / "store" / "v2").mkdir(parents=True, exist_ok=True)  # an empty one is refused
     shown = run(
         *program, "status", "--family=gfx94X-dcgpu", f"--store={store}", "--json", cwd=cwd
     ).stdout

@@ -107,9 +107,6 @@ def dist_wheels(
     ROCm comes from --therock-path, JAX from a pin (--jax-version) or a folder (--jax-source-dir).
     The set appears whole in a folder below --wheelhouse, which is named after the first digits of
     the manifest's SHA-256; `current` points to the newest.
-
-    --fetch-only fills a folder with all that a build needs; the same line with --offline in its
-    place builds from it without a network.
     """
     from rocwheel import dist
     from rocwheel.release.trust import evidence
