@@ -50,8 +50,7 @@ JAX_TESTS = """\
 Made by `python docs/generate_reference.py` of `ci/jax_tests.json` and `ci/suites`; do not edit.
 
 The suites `unit` and `multi_gpu` run JAX's own tests. `must run` and `may skip` are what they
-demand of a release. No file is lost: a release is counted only where each file that the suite
-takes can be imported.
+demand of a release.
 
 The tests were counted on the CPU (CPython 3.12, `JAX_NUM_GENERATED_CASES=10` as in the suite):
 
@@ -62,7 +61,7 @@ $ python3 benchmarks/jax_tests.py --python ENV/bin/python --checkout JAX --work 
 ```
 
 How many of the tests an AMD GPU skips is not counted yet; `must run` is a little under three
-fifths of them, and the first runs on a GPU say better.
+fifths of them.
 """
 
 
