@@ -39,11 +39,19 @@ def test_an_exact_rocm_is_held_to_the_manifest_wherever_it_comes_from(machine):
     assert DIGEST not in str(subject.rocm_of(manifest(), named, exact=False, **machine))
 
 
-@pytest.mark.parametrize("of", [None, manifest(origin="directory")])
-def test_a_set_without_a_published_rocm_is_an_error_and_not_a_guess(of, machine):
+def test_a_set_without_a_published_rocm_is_an_error_and_not_a_guess(machine):
+    of = manifest(origin="directory")
     with pytest.raises(ConfigError, match="which ROCm"):
         subject.rocm_of(of, "", exact=True, **machine)
     assert str(machine["cwd"] / "mine") in str(subject.rocm_of(of, "mine", exact=True, **machine))
+
+
+@pytest.mark.parametrize("named", ["nope", "ftp://example.com/x", "/dev/null", "https://"])
+def test_a_hint_names_no_option_of_another_command(named, machine):
+    with pytest.raises(ConfigError) as caught:
+        subject.rocm_of(manifest(), named, exact=False, **machine)
+    assert caught.value.hint
+    assert "--therock" not in f"{caught.value} {caught.value.hint}"
 
 
 def test_an_option_names_only_a_rocm_that_is_not_found_by_itself():
@@ -59,7 +67,7 @@ def test_the_checkout_is_that_of_the_commit_and_its_tag(tmp_path):
     assert found.folder == subject.checkout("other", COMMIT, cache=tmp_path).folder
 
 
-@pytest.mark.parametrize("of", [None, manifest(commit=""), manifest(dirty=True)])
+@pytest.mark.parametrize("of", [manifest(commit=""), manifest(dirty=True)])
 def test_a_jax_that_no_commit_names_is_an_error(of, tmp_path):
     with pytest.raises(ConfigError, match="no JAX commit"):
         subject.jax_of(of, cache=tmp_path)
