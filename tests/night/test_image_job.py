@@ -130,7 +130,7 @@ def test_a_plan_names_image_set_base_and_suites(asked):
     [
         (("--python=3.12",), "not released"),
         (("--python=3.12", "--unreleased", "--push=here.io", "--tag=latest"), "leave --tag out"),
-        (("--python=3.13", "--unreleased"), "no CPython 3.13 for this base"),
+        (("--python=3.10", "--unreleased"), "no CPython 3.10 for this base"),
         (("--python=3.12", "--unreleased", "--recipe=jaxx"), "'jaxx': not in ci/images.yaml"),
     ],
 )
