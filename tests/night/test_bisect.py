@@ -270,6 +270,7 @@ def probes(world) -> dict[str, list[str]]:
     ("asked", "told"),
     [
         (words("test_a", good="two", bad="one"), "two: is not before one"),
+        (words("test_a", good="one", bad="one"), "one: is both ends"),
         (words("test_a", bad="three"), "three: no such night"),
         (words("test_a", "--suite=e2e", "--family=gfx942"), "0 gates may be meant"),
     ],

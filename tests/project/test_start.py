@@ -166,7 +166,6 @@ def test_completion_of_a_line_that_is_wrong_says_nothing():
 @pytest.mark.parametrize(
     ("arguments", "listed"),
     [
-        (("status", "--store=file:///x"), "gfx94X-dcgpu"),
         (("status", "--family=gfx94X-dcgpu"), "nightly"),
         (("gate",), "multi_gpu"),
         (("gate", "--suite=smoke"), "3.12"),

@@ -73,6 +73,7 @@ def test_no_channel_and_no_bucket_takes_such_a_family(where, capsys):
 
 
 def test_the_matrix_is_still_asked_for_its_own(capsys, tmp_path):
+    (tmp_path / "v2").mkdir()
     place = f"--store={tmp_path.as_uri()}"
     assert main(["status", f"--family-file={FILE}", f"--family={FAMILY.name}", place]) == 0
     assert main(["status", f"--family-file={FILE}", "--family=minature", place]) == 3

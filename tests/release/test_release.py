@@ -620,6 +620,14 @@ def test_a_single_file_is_yanked_by_its_name(shop, tmp_path) -> None:
     assert yanked_at(shop) == set()
 
 
+def test_a_file_that_stays_yanked_counts_when_its_set_is_unyanked(shop, tmp_path) -> None:
+    manifest = shop.released(tmp_path / "wh")
+    shop.change(Action.YANK, files=[min(built(manifest))])
+    shop.change(Action.UNYANK, manifest)
+    assert yanked_at(shop) == {min(built(manifest))}
+    assert log.read(shop.release).sets[manifest.sha256].yanked == 1
+
+
 def test_unyanking_one_set_leaves_the_yank_of_another_that_shares_files(shop, tmp_path) -> None:
     both = shop.released(tmp_path / "both", pythons=("3.11", "3.12"))
     less = shop.released(tmp_path / "less", pythons=("3.12",))

@@ -249,7 +249,7 @@ def _change(
     if key is None and channel.requires(KeyRole.PROMOTER):
         app.console.warn("not signed: run it again with --signer, so that `trust verify` sees it")
     document = planned.to_json(dry_run=dry_run)
-    app.emit(document, f"{set_id or ' '.join(sorted(files))} {document['state']}")
+    app.emit(document, f"{' '.join(sorted(files)) or set_id} {document['state']}")
 
 
 @command("prune")

@@ -8,6 +8,8 @@ from pathlib import Path
 from typing import Any
 from urllib.parse import urlsplit
 
+import click
+
 import amdgpu_family_matrix as matrix
 from rocwheel.base.choices import ALL
 from rocwheel.base.errors import ConfigError, StoreError
@@ -45,7 +47,9 @@ class StoreOptions:
 
     def open(self, app: App) -> channels.Channel:
         """Return the channel they name; its store is not opened. Raises UsageError, ConfigError."""
-        if bool(self.store) == bool(self.channel):
+        if self.store and self.channel:
+            raise click.UsageError("give --store or --channel, not both")
+        if not (self.store or self.channel):
             raise known.lacking("--store URL, or --channel", known.channels)
         if not self.channel:
             chosen = channels.of_store(self.store)

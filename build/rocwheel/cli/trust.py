@@ -130,6 +130,10 @@ def sign(app: App, path: Path, signer: str) -> None:
     """
     key = _given(app, signer)
     if path.is_dir():
+        role = policy.load(app.home.ci / policy.FILE).keys.get(key.public_key.keyid)
+        if role and role.role is not KeyRole.BUILDER:
+            what = f"{path}: a builder states what was built, and this key is a {role.role.value}'s"
+            raise TrustError(what, hint="sign it with a builder's key: --signer")
         path = evidence.state_build(path, key)
     else:
         evidence.sign_file(path, _read(path), key)

@@ -123,7 +123,9 @@ def chosen(nights: Nights, asked: BisectRequest) -> BisectRequest:
     names = nights.names()
     for name in filter(None, (asked.good, asked.bad)):
         nights.plan(name)
-    if asked.good and names.index(asked.good) >= names.index(asked.bad):
+    if asked.good == asked.bad:
+        raise ConfigError(f"{asked.bad}: is both ends", hint="name an older night as --good")
+    if asked.good and names.index(asked.good) > names.index(asked.bad):
         raise ConfigError(f"{asked.good}: is not before {asked.bad}", hint="swap --good and --bad")
     book = nights.book(asked.bad)
     fields = ("family", "suite", "python", "wheels")
@@ -168,6 +170,11 @@ def sets(nights: Nights, asked: BisectRequest) -> tuple[list[NightSet], list[str
         made.append(one)
     ends = made[0].side.manifest, made[-1].side.manifest
     if len(set(ends)) == 1 and (asked.good or len(made) == 1):
+        if len(made) == 1:
+            raise ConfigError(
+                f"{asked.bad}: no earlier night has a set to compare it with",
+                hint="bisect between later nights",
+            )
         raise ConfigError(
             f"{made[0].night} and {asked.bad}: have the same set, so that it is not what changed",
             hint="compare their machines: `nightly status NIGHT`",

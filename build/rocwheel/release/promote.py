@@ -215,7 +215,9 @@ class PromotePlan(Plain, frozen=True, kw_only=True):
         entries = [item.entry for item in self.operation.copies]
         names = (*self.families("ready"), *([ALL] if self.operation.must else ()))
         lines += operations.page_lines(map(place.of, names), entries, Action.PROMOTE)
-        return [*lines, *self.cell_lines(), f"{'signed':9}{self.signed or 'no: unsigned'}"]
+        if self.state != "nothing-to-do":  # then no signature was looked at
+            lines = [*lines, *self.cell_lines(), f"{'signed':9}{self.signed or 'no: unsigned'}"]
+        return lines
 
     @property
     def signed(self) -> str:

@@ -10,7 +10,7 @@ from amdgpu_family_matrix import Family
 from rocwheel.base.choices import ALL
 from rocwheel.base.console import Console, Unit
 from rocwheel.base.console import size as readable
-from rocwheel.base.errors import ObjectDiffersError, WheelError
+from rocwheel.base.errors import ConfigError, ObjectDiffersError, WheelError
 from rocwheel.base.store import Store
 from rocwheel.base.values import Plain, replace
 from rocwheel.base.versions import WheelKind
@@ -144,6 +144,11 @@ def plan(
     place, _ = channel.pair(store, manifest, family.name if family else ALL)
     state = log.read(place, {wheel.project for wheel in manifest.built})
     place = state.at(place, manifest.sha256)
+    if family and not manifest.families and place.family != family.name:
+        raise ConfigError(
+            f"{manifest.sha256[:12]}: is staged for {place.family}, before 0.3",
+            hint=f"a set of one family stays with it: build one for {family.name}",
+        )
     entries = wheelset.entries(manifest, metadata, place, uploaded=who.time)
     own = state.of(place.family)
     there = operations.stored(place, entries)

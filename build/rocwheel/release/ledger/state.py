@@ -675,12 +675,13 @@ def _mark(state: IndexState, entry: Transition) -> IndexState:
             yanks = dict(file.yanks)
             # Where no set was named, it holds for the file itself as well.
             for item in (*chosen, *([""] if chosen and not entry.sets else ())):
-                was_yanked = yanks.pop(item, None) is not None
+                yanks.pop(item, None)
                 if entry.action is Action.YANK:
                     yanks[item] = entry.reason
-                if known := sets.get(item):
-                    yanked = known.yanked + (item in yanks) - was_yanked
-                    sets[item] = replace(known, yanked=yanked)
+            for item in file.sets:
+                was, now = (not {item, ""}.isdisjoint(each) for each in (file.yanks, yanks))
+                if was != now and (known := sets.get(item)):
+                    sets[item] = replace(known, yanked=known.yanked + now - was)
             files.append(replace(file, yanks=yanks))
         listings[project] = _listing(listing, files)
     if not count:
