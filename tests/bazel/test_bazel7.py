@@ -131,6 +131,7 @@ def test_a_workspace_builds(bench):
     check_builds(bench)
 
 
+@pytest.mark.soak
 def test_modules_build(with_modules):
     check_builds(with_modules)
 

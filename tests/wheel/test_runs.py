@@ -187,7 +187,12 @@ def ships(path: Path) -> bool:
     return all(item.severity is not Severity.ERROR for item in found)
 
 
-@pytest.mark.parametrize("kind", MADE)
+SLOW = {"pjrt", "jaxlib"}  # minutes each
+
+
+@pytest.mark.parametrize(
+    "kind", [pytest.param(kind, marks=[pytest.mark.soak] * (kind in SLOW)) for kind in MADE]
+)
 def test_what_cannot_work_may_not_ship_and_what_works_may(kind: str, tmp_path: Path) -> None:
     path = MADE[kind]().write(tmp_path)
     (tmp_path / "made").mkdir()

@@ -9,7 +9,6 @@ workspace.
 import itertools
 import os
 import socket
-import ssl
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 from pathlib import Path, PurePath
@@ -228,6 +227,8 @@ def _ask_cache(remote: Remote) -> str:
 
 def _connect(address: str, remote: Remote) -> str:
     """Return why a gRPC address cannot be used; "" where something answers as gRPC does."""
+    import ssl  # which commands that only look do not need
+
     parts = urlsplit(address)
     host, port = parts.hostname or "", parts.port or PORTS[parts.scheme]
     try:
