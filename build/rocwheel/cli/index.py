@@ -94,7 +94,9 @@ def check(
             problems += resolver(place) if resolver else ()
     channel = trusting(app, where.channel)
     problems += stale(app, _places(where, staging=staging), channel, at_least)[0]
-    if not number and not problems:
+    places = _places(where, staging=staging)
+    # after a rollback nothing may be listed, and the log says so
+    if not number and not problems and not any(log.read(place).sets for place in places):
         problems = [f"{where.channel.store}: nothing is listed for {where.view}"]
     document = {"files": number, "problems": problems}
     app.emit(document, "\n".join(problems) or f"{count(number, 'file')}, no problem")
@@ -176,6 +178,9 @@ def serve(app: App, target: TargetOptions, host: str, port: int) -> None:
     """
     where = Target(app, target)
     places = [place for pair in where.pairs() for place in reversed(pair)]
+    if not target.family:  # every index there is
+        known_views = [(place, log.read(place).views) for place in places]
+        places = [place.of(name) for place, views in known_views for name in views] or places
     hint = "choose another --port, 0 takes a free one; --host is this machine's"
     with named(f"{host}:{port}", HostError, hint=hint):
         site = Site(

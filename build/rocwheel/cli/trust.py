@@ -272,6 +272,10 @@ def verify(
     of an index, the digests on its pages are verified. The exit status is 9 where a link is broken
     or missing, or an index is older than one seen before.
     """
+    for text in (*what, statements):
+        if "://" in text and not text.startswith(("https://", "http://")):
+            hint = "give an http or https address, or a path; `index serve` serves a store"
+            raise ConfigError(f"{text}: is read by no installer", hint=hint)
     _ = keys and _read(keys)  # one that is not there would know no key
     known = policy.load(keys or app.home.ci / policy.FILE)
     channels = {n for n, rule in known.rules.items() if KeyRole.PROMOTER in rule.required}

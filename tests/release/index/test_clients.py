@@ -493,7 +493,7 @@ def test_serve_tells_where_it_serves_and_ends_on_a_signal(tmp_path, console) -> 
     shop = Shop((tmp_path / "store").as_uri(), console)
     shop.released(tmp_path / "wh", pythons=(PYTHON,))
     argv = [sys.executable, "-c", "import sys; from rocwheel.cli import main; sys.exit(main())"]
-    argv += ["serve", "--store", shop.store.url, "--family", FAMILY.name, "--port", "0", "--json"]
+    argv += ["index", "serve", "--store", shop.store.url, "--port", "0", "--json"]
     env = {**os.environ, "PYTHONPATH": "build" + os.pathsep + "."}
     root = Path(__file__).parents[3]
     with subprocess.Popen(argv, stdout=subprocess.PIPE, text=True, env=env, cwd=root) as process:

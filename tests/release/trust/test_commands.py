@@ -814,6 +814,24 @@ def test_what_a_key_or_a_page_says_makes_no_line_of_its_own(world, index, capsys
     assert r"x.whl\nok     promoter" in capsys.readouterr().out
 
 
+def test_an_address_that_no_installer_reads_is_refused(world, capsys) -> None:
+    released(world)
+    assert world.run("trust", "verify", f"{world.store}/v2/{FAMILY.name}") == 3
+    assert "is read by no installer" in capsys.readouterr().err
+
+
+def test_an_index_whose_only_set_was_rolled_back_is_in_order(world, capsys) -> None:
+    released(world)
+    assert changed(world, "rollback") == 0
+    assert world.run("index", "check", f"--store={world.store}", f"--family={FAMILY.name}") == 0
+    assert "0 files, no problem" in capsys.readouterr().out
+
+
+def test_a_provenance_is_a_builders_statement(world, capsys) -> None:
+    assert world.run("trust", "sign", world.folder, f"--signer={world.uri('runner')}") == 9
+    assert "this key is a runner's" in capsys.readouterr().err
+
+
 def test_a_trust_file_that_is_not_there_is_no_file_without_keys(world, capsys) -> None:
     released(world)
     where = f"--statements={world.bundle}"
