@@ -30,6 +30,7 @@ from rocwheel.release import adopt as adoption
 from rocwheel.release import audit, operations, pip_resolution, withdraw
 from rocwheel.release.index.serve import Site
 from rocwheel.release.ledger import log, manifests
+from rocwheel.release.ledger.state import IndexState
 
 
 def _places(target: Target, *, staging: bool) -> list[Place]:
@@ -84,17 +85,16 @@ def check(
 ) -> int:
     """Download everything an index lists; compare hashes, metadata, links, log, closure."""
     resolver, where = _resolver(app, upstream, resolve=resolve), Target(app, target)
-    number, problems = 0, list[str]()
+    number, problems, places = 0, list[str](), _places(where, staging=staging)
     with app.console.progress("checking", unit=Unit.BYTES) as progress:
         tally = operations.Tally(progress)
-        for place in _places(where, staging=staging):
+        for place in places:
             checked = audit.check(place, count=tally)
             number += checked.files
             problems += [as_called(text, app) for text in checked.problems]
             problems += resolver(place) if resolver else ()
     channel = trusting(app, where.channel)
-    problems += stale(app, _places(where, staging=staging), channel, at_least)[0]
-    places = _places(where, staging=staging)
+    problems += stale(app, places, channel, at_least)[0]
     # after a rollback nothing may be listed, and the log says so
     if not number and not problems and not any(log.read(place).sets for place in places):
         problems = [f"{where.channel.store}: nothing is listed for {where.view}"]
@@ -177,10 +177,11 @@ def serve(app: App, target: TargetOptions, host: str, port: int) -> None:
     It prints the lines that install the newest set of each index, released and staged.
     """
     where = Target(app, target)
-    places = [place for pair in where.pairs() for place in reversed(pair)]
+    looked = [(place, log.read(place, None)) for pair in where.pairs() for place in reversed(pair)]
     if not target.family:  # every index there is
-        known_views = [(place, log.read(place).views) for place in places]
-        places = [place.of(name) for place, views in known_views for name in views] or places
+        every = [(place.of(name), state) for place, state in looked for name in state.views]
+        looked = every or looked
+    places = [place for place, _ in looked]
     hint = "choose another --port, 0 takes a free one; --host is this machine's"
     with named(f"{host}:{port}", HostError, hint=hint):
         site = Site(
@@ -192,8 +193,8 @@ def serve(app: App, target: TargetOptions, host: str, port: int) -> None:
         )
     urls = [f"{site.url}{place.index}/" for place in places]
     lines, shown = list[str](), list[str]()
-    for place, url in zip(places, urls, strict=True):
-        lines += (new := _install_lines(place, url))
+    for (place, state), url in zip(looked, urls, strict=True):
+        lines += (new := _install_lines(place, state.of(place.family), url))
         shown += (f"# {'staged, not released' if place.is_staging else 'released'}:", *new)
     try:
         with site:
@@ -204,9 +205,8 @@ def serve(app: App, target: TargetOptions, host: str, port: int) -> None:
         app.console.info(f"stopped serving {site.url}")
 
 
-def _install_lines(place: Place, url: str) -> tuple[str, ...]:
+def _install_lines(place: Place, state: IndexState, url: str) -> tuple[str, ...]:
     """Return lines to paste: the set of the newest plugin, then jax from the package index."""
-    state = log.read(place, None).of(place.family)
     for project in sorted(name for name in state.projects if name.endswith("-plugin")):
         files = [item for item in state.shown(project) if item.yanked is None]
         if files:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
@@ -51,16 +52,17 @@ class StoreOptions:
             raise click.UsageError("give --store or --channel, not both")
         if not (self.store or self.channel):
             raise known.lacking("--store URL, or --channel", known.channels)
+        named = _channels(app)
         if not self.channel:
             chosen = channels.of_store(self.store)
-            known_ones = owners(app, chosen).values()
+            known_ones = owners(named, chosen).values()
             same = [item for item in known_ones if {*chosen.keys} <= {*item.keys}]
             if len(same) == 1:  # a channel by its address: statements have to name the channel
                 chosen = replace(same[0], public_environ=app.environ)
         else:
             path = self.channels_file or app.home.ci / "channels.yaml"
             chosen = replace(channels.channel(path, self.channel), public_environ=app.environ)
-        return chosen.with_rules_of(owners(app, chosen).values())
+        return chosen.with_rules_of(owners(named, chosen).values())
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -345,21 +347,25 @@ def trusting(app: App, channel: Channel) -> Channel:
 
     A key of a channel needs that channel's signatures, under any name of the store.
     """
-    named = channels.load(app.home.ci / "channels.yaml")
+    named = _channels(app)
     own, least = (folder / policy.FILE for folder in (app.home.ci, app.home.root / "ci"))
     trust = policy.load(own, channels=named.keys() | {channel.name}, least=least)
-    for name in owners(app, channel).keys() & named.keys():
+    for name in owners(named, channel):
         trust = trust.with_rule_of(name, channel.name)
     return replace(channel, trust=trust)
 
 
-def owners(app: App, channel: Channel) -> dict[str, Channel]:
-    """Return the channels of this checkout that own keys of this one, under any name.
+def _channels(app: App) -> dict[str, Channel]:
+    """Return the channels of this checkout, by name. Raises ConfigError."""
+    return channels.load(app.home.ci / "channels.yaml")
+
+
+def owners(named: Mapping[str, Channel], channel: Channel) -> dict[str, Channel]:
+    """Return the channels that own keys of this one, under any name.
 
     A command that names a store, or a file of channels, follows their rules there.
     """
-    known_channels = channels.load(app.home.ci / "channels.yaml")
-    return {name: item for name, item in known_channels.items() if item.shares(channel)}
+    return {name: item for name, item in named.items() if item.shares(channel)}
 
 
 def family_of(app: App, options: TargetOptions) -> matrix.Family:
