@@ -14,6 +14,7 @@ from rocwheel.base.console import Console
 from rocwheel.base.values import Plain
 from rocwheel.gate import subject
 from rocwheel.gate.request import DeviceChoice, GateRequest, Host
+from rocwheel.records.install import DEVICE
 from rocwheel.records.verdict import RocmProvided
 from rocwheel.rocm import by_pip
 
@@ -93,7 +94,7 @@ def _packages(request: GateRequest) -> str:
     if request.rocm or request.suite.rocm != "pip":
         return request.rocm.removeprefix(PIP) if request.rocm.startswith(PIP) else ""
     # the wheels; `rocm` itself, whose extras they are, is an sdist and has no library
-    names = ("core", "libraries", *(f"device-{target}" for target in request.family.targets))
+    names = ("core", "libraries", *(f"{DEVICE}{target}" for target in request.family.targets))
     return ",".join(f"rocm-sdk-{name}=={request.manifest.rocm.version}" for name in names)
 
 

@@ -21,11 +21,12 @@ from rocwheel.base.host import virtualenv
 from rocwheel.base.process import Command, HostRunner
 from rocwheel.base.values import Plain, canonical_json
 from rocwheel.base.versions import RocmVersion
+from rocwheel.records.install import DEVICE as EXTRA
 from rocwheel.records.manifest import RocmPackage
 
 PREFIX: Final = "pip:"
 DEVELOPMENT: Final = "devel"  # the extra with headers and compilers
-DEVICE: Final = "rocm-sdk-device-"
+DEVICE: Final = f"rocm-sdk-{EXTRA}"  # before a gfx target: the package with its code
 _PINNED: Final = re.compile(r"==([^,;*]+)\Z")
 
 
@@ -42,7 +43,7 @@ def version_of(packages: tuple[RocmPackage, ...]) -> RocmVersion | None:
 
 def requirement(version: str | None, devices: tuple[str, ...]) -> str:
     """Return the `pip:` source with everything a build needs of ROCm, for these GPUs."""
-    extras = ",".join(("libraries", DEVELOPMENT, *(f"device-{item}" for item in devices)))
+    extras = ",".join(("libraries", DEVELOPMENT, *(f"{EXTRA}{item}" for item in devices)))
     return f"{PREFIX}rocm[{extras}]{f'=={version}' if version else ''}"
 
 
@@ -70,8 +71,7 @@ def checked(text: str) -> Requirement:
 
 def devices(text: str) -> tuple[str, ...]:
     """Return the gfx targets whose code a requirement brings; () for all, or if it names none."""
-    mark = "device-"
-    named = sorted(e.removeprefix(mark) for e in checked(text).extras if e.startswith(mark))
+    named = sorted(e.removeprefix(EXTRA) for e in checked(text).extras if e.startswith(EXTRA))
     return () if "all" in named else tuple(named)
 
 
