@@ -2,7 +2,7 @@
 
 They lie in a store of their own, `<store>/bisect`, so that what is built for one is never staged,
 shown or promoted with the sets of nights. Its name is the digest of what it builds and asks: the
-same question finds its answer, whoever asked it first and however often its process was killed.
+same question finds the answer in the store, on any machine and after any number of kills.
 """
 
 import enum

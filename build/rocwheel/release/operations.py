@@ -158,7 +158,7 @@ def damage(
 
 
 def stored_pages(place: Place) -> Iterator[tuple[Place, str]]:
-    """Yield every page below a place, whoever put it there; "" is a list of projects."""
+    """Yield every page below a place, those of others too; "" is a list of projects."""
     base = place.key("")
     for info in place.store.keys(base):
         match info.key.removeprefix(base).split("/"):

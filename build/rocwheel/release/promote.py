@@ -128,7 +128,7 @@ class Promote(Operation):
 
     def _check_all(self, state: IndexState) -> None:
         """Refuse a set that lacks a family which finds sets in the index of all. PromotionError."""
-        waits = self.must == self.manifest.families  # or the channel names whom `all` is for
+        waits = self.must == self.manifest.families  # else the channel names the families of `all`
         for known in state.sets.values() if self.must and waits else ():
             lacks = sorted(set(known.must) - set(self.must))
             if lacks and not is_foreign(known.id) and known.standing is not Standing.PRUNED:
@@ -297,7 +297,7 @@ class PromotePlan(Plain, frozen=True, kw_only=True):
             "uncalibrated": approve,
             "not-run": f"run it: `gate {target} --python {first.python} --suite {first.suite}`",
         }
-        hint = hints.get(first.state.value, "mend what the verdict names, then gate again")
+        hint = hints.get(first.state.value, "fix what the verdict names, then gate again")
         if first in blocked[0].decision.waiting and self.channel.requires(KeyRole.APPROVER):
             hint = f"an approver signs it: `trust approve {wanted} {target} --signer KEY {who}`"
         return PromotionError(

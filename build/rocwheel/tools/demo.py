@@ -118,7 +118,7 @@ class Prepared(Plain, frozen=True, kw_only=True):
 
 
 def for_families(base: dist.Request, number: int | None) -> dist.Request:
-    """Return the request with the first `several` families of `SEVERAL`; None changes nothing."""
+    """Return the request with the first `number` families of `SEVERAL`; None changes nothing."""
     own = miniature(base.home) / SEVERAL if number else None
     names = tuple(families.load(own))[:number] if own else ()
     return replace(base, families=names, own_families=own)
