@@ -49,7 +49,7 @@ from rocwheel.base.versions import timestamp  # noqa: E402
 from rocwheel.night import standing  # noqa: E402
 from rocwheel.night.cell import Signals, Worker  # noqa: E402
 from rocwheel.night.local import LocalScheduler, critical_paths  # noqa: E402
-from rocwheel.records.build_record import BUILD_RECORD  # noqa: E402
+from rocwheel.records.manifest import BUILD_RECORD  # noqa: E402
 from rocwheel.release import promote, stage  # noqa: E402
 from rocwheel.release.index import channels  # noqa: E402
 from rocwheel.release.ledger import verdicts  # noqa: E402

@@ -31,8 +31,7 @@ from support.wheelset import FAMILY, NOW, WHO, Shop, make_set, make_verdict  # n
 from rocwheel.base import versions as model  # noqa: E402
 from rocwheel.base.console import Console  # noqa: E402
 from rocwheel.base.values import replace  # noqa: E402
-from rocwheel.records.build_record import BUILD_RECORD  # noqa: E402
-from rocwheel.records.manifest import MANIFEST  # noqa: E402
+from rocwheel.records.manifest import BUILD_RECORD, MANIFEST  # noqa: E402
 from rocwheel.release import proof  # noqa: E402
 from rocwheel.release.ledger import verdicts  # noqa: E402
 from rocwheel.release.trust import chain, evidence  # noqa: E402

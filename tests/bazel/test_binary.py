@@ -17,7 +17,7 @@ from rocwheel.base.errors import ConfigError, FetchError, HostError
 from rocwheel.base.process import Command
 from rocwheel.base.values import replace
 from rocwheel.bazel import Downloads
-from rocwheel.bazel.releases import Digest, Releases, host_platform
+from rocwheel.bazel.binary import Digest, Releases, host_platform
 
 pytestmark = pytest.mark.integration
 

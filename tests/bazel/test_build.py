@@ -29,11 +29,11 @@ from rocwheel.base.store.file import FileStore
 from rocwheel.base.values import replace
 from rocwheel.base.versions import WheelKind
 from rocwheel.bazel import BazelBinary
-from rocwheel.bazel.certificates import in_use
+from rocwheel.bazel.remote import in_use
 from rocwheel.dist.build_request import BOTH, STARTUP_OPTIONS
-from rocwheel.dist.readiness import try_download
 from rocwheel.release.index.serve import Site
 from rocwheel.release.trust import statements
+from rocwheel.tools.doctor import try_download
 
 pytestmark = [pytest.mark.integration, pytest.mark.needs("bazel"), pytest.mark.xdist_group("bazel")]
 

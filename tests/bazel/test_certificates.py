@@ -7,7 +7,7 @@ from support import certificates
 
 from rocwheel.base.errors import ConfigError
 from rocwheel.base.process import GuestPath
-from rocwheel.bazel.certificates import in_use
+from rocwheel.bazel.remote import in_use
 
 
 def test_a_machine_without_such_a_variable_changes_nothing():

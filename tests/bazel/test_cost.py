@@ -10,8 +10,8 @@ import pytest
 from rocwheel import bazel
 from rocwheel.base.values import replace
 from rocwheel.base.versions import PythonVersion, WheelKind
-from rocwheel.bazel import Caches, cost
-from rocwheel.records.build_record import InvocationRecord
+from rocwheel.bazel import Caches, queries
+from rocwheel.records.manifest import InvocationRecord
 from tests.bazel.test_invocations import spec
 
 DONE = InvocationRecord(
@@ -43,8 +43,8 @@ TEXT = "action 'Compiling a.cc'\n  Mnemonic: CppCompile\n  Target: //:a\n\nactio
 
 
 def test_actions_that_start_a_process_are_counted_of_both_forms():
-    assert cost.counted(SUMMARY) == {"CppCompile": 4012, "CppLink": 2}
-    assert cost.counted(TEXT) == {"CppCompile": 1}
+    assert queries.counted(SUMMARY) == {"CppCompile": 4012, "CppLink": 2}
+    assert queries.counted(TEXT) == {"CppCompile": 1}
 
 
 @pytest.mark.parametrize(
@@ -68,8 +68,8 @@ def test_the_disk_cache_serves_what_a_build_has_in_common(changes, says, is_cold
     caches = Caches(output_user_root=tmp_path / "out", disk=tmp_path / "disk", repository=None)
     kinds = (WheelKind.PLUGIN, WheelKind.PJRT)
     made = replace(spec(), caches=caches, kinds=kinds, git_hash="1" * 40)
-    cost.remember(bazel.invocations(made)[0], DONE, runner, when="2026-11-26 22:10 UTC")
+    queries.remember(bazel.invocations(made)[0], DONE, runner, when="2026-11-26 22:10 UTC")
     now = bazel.invocations(replace(made, **changes))[0]
-    said, cold = cost.compared(now, cost.earlier(now, runner))
+    said, cold = queries.compared(now, queries.earlier(now, runner))
     assert says in said
     assert cold is is_cold

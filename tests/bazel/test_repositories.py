@@ -18,7 +18,7 @@ from rocwheel.base.errors import CommandError
 from rocwheel.base.values import replace
 from rocwheel.base.versions import WheelKind
 from rocwheel.bazel import BazelBinary
-from rocwheel.bazel.repositories import Repository, needed
+from rocwheel.bazel.queries import Repository, needed
 from tests.bazel.test_fetched import field
 from tests.bazel.test_invocations import spec
 

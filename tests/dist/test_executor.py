@@ -12,7 +12,7 @@ from rocwheel.base.errors import ConfigError
 from rocwheel.base.values import replace
 from rocwheel.dist.build_request import Executor
 from rocwheel.dist.executor import BuildEnvironment, container_spec
-from rocwheel.image.found import Found
+from rocwheel.image.registry import Found
 
 ENGINE = ContainerEngine(
     kind=EngineKind.DOCKER,

@@ -13,8 +13,7 @@ import pytest
 from rocwheel.base.errors import HostError, WheelError
 from rocwheel.base.values import replace
 from rocwheel.dist import wheelhouse
-from rocwheel.records.build_record import BazelRecord, BuildRecord
-from rocwheel.records.manifest import Manifest
+from rocwheel.records.manifest import BazelRecord, BuildRecord, Manifest
 from tests.records.test_manifest import example
 
 CONTENT = b"not really a wheel"

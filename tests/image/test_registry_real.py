@@ -23,7 +23,7 @@ from rocwheel.base.container import EngineKind
 from rocwheel.base.errors import ConfigError, StoreError
 from rocwheel.base.here import Here
 from rocwheel.base.process import HostRunner
-from rocwheel.image import found, recipe, registry
+from rocwheel.image import recipe, registry
 
 pytestmark = [
     pytest.mark.integration,
@@ -91,7 +91,7 @@ def _small(engine, asked, runner, folders, /, digest, *, text="one"):
     engine(
         "import", "--change", f"LABEL org.rocwheel.inputs={digest}", str(folder / "root.tar"), name
     )
-    return found.inspect(name, engine=asked, runner=runner)
+    return registry.inspect(name, engine=asked, runner=runner)
 
 
 @pytest.fixture
@@ -249,7 +249,7 @@ def test_the_digest_of_a_saved_image_is_the_one_the_registry_has(
     remote, _ = push(image, f"{address}/builder", "one")
     engine("save", "--output", str(tmp_path / "saved.tar"), image.identity)
     with (tmp_path / "saved.tar").open("rb") as file:
-        assert found.config_of(file) == image.config == remote.config
+        assert registry.config_of(file) == image.config == remote.config
 
 
 def given(request) -> dict[str, str]:

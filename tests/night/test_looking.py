@@ -20,7 +20,7 @@ from rocwheel.night import image_record as record
 from rocwheel.night import settings as settings_file
 from rocwheel.night.image_record import ImageRecord
 from rocwheel.night.settings import ImageSettings
-from rocwheel.records.build_record import BUILD_RECORD
+from rocwheel.records.manifest import BUILD_RECORD
 from rocwheel.records.verdict import State
 from rocwheel.release.ledger.nights import Begun, Book, Cell, Ended, NightPlan, Nights, WheelRecipe
 from rocwheel.release.ledger.state import Action

@@ -16,7 +16,7 @@ from rocwheel.base.versions import timestamp
 from rocwheel.cli import main
 from rocwheel.night import looking, planning, truth, upkeep
 from rocwheel.night import settings as settings_file
-from rocwheel.records.build_record import BUILD_RECORD
+from rocwheel.records.manifest import BUILD_RECORD
 from rocwheel.release.ledger.nights import Book, NightPlan, Nights, WheelRecipe
 from rocwheel.release.ledger.state import Action
 from rocwheel.release.operations import Who

@@ -208,8 +208,7 @@ def _dist(words: list[str], plays: dict) -> int:
 
     import amdgpu_family_matrix as matrix
     from rocwheel.base.values import replace
-    from rocwheel.records.build_record import BUILD_RECORD
-    from rocwheel.records.manifest import MANIFEST
+    from rocwheel.records.manifest import BUILD_RECORD, MANIFEST
 
     families = sorted(filter(None, _value(words, "family").split(",")))
     targets = [target for name in families for target in matrix.family(name).targets]

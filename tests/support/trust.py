@@ -11,8 +11,7 @@ from support.wheelset import FAMILY, NOW, Shop, make_set, make_verdict
 
 from rocwheel.base.values import replace
 from rocwheel.cli import main
-from rocwheel.records.build_record import BUILD_RECORD, BazelRecord, BuildRecord
-from rocwheel.records.manifest import Manifest
+from rocwheel.records.manifest import BUILD_RECORD, BazelRecord, BuildRecord, Manifest
 from rocwheel.records.verdict import State
 from rocwheel.release.ledger import log, manifests, verdicts
 from rocwheel.release.trust import envelope, evidence, signers, statements, verifier

@@ -1,11 +1,15 @@
 """Bazel: which one, its command lines as values, and running them."""
 
-from rocwheel.bazel import cost as cost
 from rocwheel.bazel import failures
+from rocwheel.bazel import queries as queries
 from rocwheel.bazel.binary import BazelBinary as BazelBinary
+from rocwheel.bazel.binary import Downloads as Downloads
+from rocwheel.bazel.binary import Releases as Releases
 from rocwheel.bazel.binary import locate as locate
 from rocwheel.bazel.build import BazelResult as BazelResult
+from rocwheel.bazel.build import Runs as Runs
 from rocwheel.bazel.build import build as build
+from rocwheel.bazel.build import build_all as build_all
 from rocwheel.bazel.build import fetch as fetch
 from rocwheel.bazel.build import price as price
 from rocwheel.bazel.build import shutdown as shutdown
@@ -17,11 +21,7 @@ from rocwheel.bazel.invocation import Caches as Caches
 from rocwheel.bazel.invocation import Compiler as Compiler
 from rocwheel.bazel.invocation import check_rocm as check_rocm
 from rocwheel.bazel.invocation import invocations as invocations
-from rocwheel.bazel.releases import Downloads as Downloads
-from rocwheel.bazel.releases import Releases as Releases
 from rocwheel.bazel.remote import Remote as Remote
 from rocwheel.bazel.remote import read_remote as read_remote
-from rocwheel.bazel.runs import Runs as Runs
-from rocwheel.bazel.runs import build_all as build_all
 
 load_failures = failures.load

@@ -19,7 +19,9 @@ from dataclasses import dataclass, field
 from datetime import datetime, timezone
 from functools import partial
 from pathlib import Path
-from typing import Final, TypeAlias
+from typing import Any, Final, TypeAlias
+
+from msgspec import to_builtins
 
 from rocwheel.base import files
 from rocwheel.base.console import Console, Progress, count, duration, size
@@ -29,13 +31,20 @@ from rocwheel.base.files import locked, read_json, sha256, write_json
 from rocwheel.base.process import Runner
 from rocwheel.base.values import Plain, replace
 from rocwheel.base.versions import WheelKind
-from rocwheel.bazel import cost, events
-from rocwheel.bazel.events import BuildEvents, FailedAction, read_profile, read_spawns
+from rocwheel.bazel import events, queries
+from rocwheel.bazel.events import (
+    SLOWEST,
+    BuildEvents,
+    FailedAction,
+    line,
+    read_profile,
+    read_spawns,
+)
 from rocwheel.bazel.failures import COLOURS, errors
 from rocwheel.bazel.invocation import BazelInvocation
+from rocwheel.bazel.queries import NOT_KNOWN, Repository, needed
 from rocwheel.bazel.remote import ask, write_headers
-from rocwheel.bazel.repositories import NOT_KNOWN, Repository, needed
-from rocwheel.records.build_record import InvocationRecord
+from rocwheel.records.manifest import InvocationRecord, TimedAction
 
 Fetched: TypeAlias = dict[str, dict[str, dict[str, str]]]  # repository -> URL -> digest
 POLL_SECONDS: Final = 0.2
@@ -155,7 +164,7 @@ def build(
         profile=str(files.profile),
     )
     at = datetime.fromtimestamp(began, tz=timezone.utc)
-    cost.remember(invocation, record, runner, when=f"{at:%Y-%m-%d %H:%M} UTC")
+    queries.remember(invocation, record, runner, when=f"{at:%Y-%m-%d %H:%M} UTC")
     return BazelResult(outputs=outputs, record=record, fetched=fetched, repositories=repositories)
 
 
@@ -181,7 +190,7 @@ def price(invocation: BazelInvocation, *, runner: Runner, console: Console) -> I
     """Yield lines on what the invocation costs: see `cost`. Raises BazelError."""
     with _ready(invocation, runner, console) as (now, _):
         try:
-            yield from cost.estimate(now, runner)
+            yield from queries.estimate(now, runner)
         except CommandError as exc:
             raise BazelError(
                 f"{invocation.title}: Bazel does not name its actions",
@@ -520,3 +529,88 @@ def _server(base: Path) -> int | None:
     except (OSError, ValueError):
         return None
     return pid if os.fsencode(f"--output_base={base}") in line else None
+
+
+class Runs(Plain, frozen=True, kw_only=True):
+    """Invocations with their results, in the order they ran."""
+
+    done: tuple[tuple[BazelInvocation, BazelResult], ...]
+
+    @property
+    def outputs(self) -> tuple[Path, ...]:
+        return tuple(path for _, result in self.done for path in result.outputs.values())
+
+    @property
+    def records(self) -> tuple[InvocationRecord, ...]:
+        """For `build.json`: one entry for each invocation."""
+        return tuple(result.record for _, result in self.done)
+
+    @property
+    def actions_executed(self) -> int:
+        return sum(record.actions_executed for record in self.records)
+
+    @property
+    def cache_hits(self) -> int:
+        return sum(record.cache_hits for record in self.records)
+
+    @property
+    def slowest(self) -> tuple[TimedAction, ...]:
+        """The slowest actions of all invocations, slowest first."""
+        actions = [action for record in self.records for action in record.slowest_actions]
+        return tuple(sorted(actions, key=lambda action: -action.milliseconds)[:SLOWEST])
+
+    def lines(self) -> Iterator[str]:
+        """Say to a person what was rebuilt, what took longest, where to read more."""
+        invocations = count(len(self.done), "invocation")
+        total = self.actions_executed + self.cache_hits
+        if not total:
+            yield f"Nothing was rebuilt: Bazel ran 0 actions in {invocations}."
+            return
+        made = sum(record.bytes_made for record in self.records)
+        yield (
+            f"Bazel ran {count(self.actions_executed, 'action')} in {invocations}, "
+            f"{self.cache_hits} came from a cache ({100 * self.cache_hits // total} %), "
+            f"{size(made)} made."
+        )
+        if self.slowest:
+            yield "slowest actions:"
+            yield from map(line, self.slowest)
+        yield f"logs and profiles: {Path(self.records[0].profile).parent}"
+
+    @property
+    def document(self) -> dict[str, Any]:
+        """For a program."""
+        return {
+            "invocations": len(self.done),
+            "actions_executed": self.actions_executed,
+            "cache_hits": self.cache_hits,
+            "slowest_actions": to_builtins(self.slowest),
+        }
+
+
+def build_all(
+    invocations: Sequence[BazelInvocation],
+    *,
+    folder: Path,
+    into: Path,
+    runner: Runner,
+    console: Console,
+) -> Runs:
+    """Run one invocation after the other; each has a folder of its own below `into`.
+
+    `folder` gets logs, build events and profiles. Raises BazelError at the first that fails.
+    """
+    done = []
+    for number, invocation in enumerate(invocations, 1):
+        with console.step(f"Bazel: {invocation.title}", key="bazel"):
+            result = build(
+                invocation, folder=folder, into=into / str(number), runner=runner, console=console
+            )
+            console.info(f"   {result.summary}")
+            if path := result.record.critical_path:
+                seconds = result.record.critical_path_milliseconds / 1000
+                console.detail(f"   critical path {seconds:.1f} s:")
+                for action in path:
+                    console.detail(f"   {line(action)}")
+            done.append((invocation, result))
+    return Runs(done=tuple(done))

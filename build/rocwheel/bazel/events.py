@@ -19,7 +19,7 @@ from urllib.parse import unquote, urlsplit
 from rocwheel.base.errors import HostError
 from rocwheel.base.process import GuestPath
 from rocwheel.base.values import Plain
-from rocwheel.records.build_record import TimedAction
+from rocwheel.records.manifest import TimedAction
 
 SLOWEST: Final = 10  # actions of a profile
 # Written once in every build to stamp it; it says nothing about what was rebuilt.

@@ -18,8 +18,7 @@ from rocwheel.base.process import Command, GuestPath
 from rocwheel.base.values import Plain, replace
 from rocwheel.base.versions import PythonVersion, RocmVersion, WheelKind, canonical_version
 from rocwheel.bazel.binary import BazelBinary
-from rocwheel.bazel.certificates import Certificates
-from rocwheel.bazel.remote import LOCAL, Remote
+from rocwheel.bazel.remote import LOCAL, Certificates, Remote
 from rocwheel.records.source_layout import Layout, VersionClass, expand
 
 NO_RC: Final = ("--nohome_rc", "--nosystem_rc")

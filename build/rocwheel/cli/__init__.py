@@ -32,7 +32,7 @@ STAGES: Final = {
         "dev": ("bazel", "Build with local sources, install what changed, run a test."),
         "demo": ("demo", "Do the whole job on a small workspace: build, gate, release."),
         "doctor": ("doctor", "Show what this machine has for a job, and what it lacks."),
-        "rocm": ("rocm:rocm_group", "Fetch, check and cache a ROCm tree."),
+        "rocm": ("dist:rocm_group", "Fetch, check and cache a ROCm tree."),
         "wheel": ("wheel", "Inspect, verify, rename, repair and compare wheels."),
         "image": ("image:images", "Make images to build in, and images that users pull."),
         "pins": ("bump:pins", "Add JAX releases, take newer versions of what is pinned."),
@@ -51,11 +51,11 @@ STAGES: Final = {
         "nightly": ("nightly", "Plan a night, run it, and look after it."),
     },
     "Users": {
-        "check_install": ("users", "Check whether installed wheels work on this machine."),
-        "compat": ("users", "Print which JAX goes with which ROCm, GPU and CPython."),
+        "check_install": ("doctor", "Check whether installed wheels work on this machine."),
+        "compat": ("doctor", "Print which JAX goes with which ROCm, GPU and CPython."),
     },
     "Shell": {
-        "completion": ("completion", "Print shell completion code."),
+        "completion": ("known", "Print shell completion code."),
     },
 }
 # names of earlier releases, for one release more: where they are now, and the function
@@ -64,13 +64,13 @@ MOVED: Final = {
     "cache": ("doctor cache", "doctor:cache"),
     "channels": ("trust channels", "trust:channels"),
     "configure": ("dev configure", "bazel:configure"),
-    "fetch_rocm": ("rocm fetch", "rocm:fetch_rocm"),
+    "fetch_rocm": ("rocm fetch", "dist:fetch_rocm"),
     "pin": ("pins", "bump:pins"),
     "prune": ("index prune", "release:prune"),
     "rebuild": ("wheel rebuild", "dist:rebuild"),
     "report": ("nightly report", "nightly_upkeep:report"),
     "restore": ("index restore", "release:restore"),
-    "runtime_images": ("image runtime", "runtime:runtime_images"),
+    "runtime_images": ("image runtime", "image:runtime_images"),
     "serve": ("index serve", "index:serve"),
     "shell": ("image shell", "bazel:shell"),
     "skips": ("gate skips", "gate:skips_group"),
@@ -341,7 +341,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         if (
             "_ROCWHEEL_COMPLETE" in app.environ
         ):  # a press of Tab: running the line shows what is wrong with it
-            from rocwheel.cli.completion import answer
+            from rocwheel.cli.known import answer
 
             return answer(ci_build, app)
         return _run(app, argv)

@@ -26,9 +26,8 @@ from rocwheel.cli.build_options import (
     VERSION,
     build_of,
 )
-from rocwheel.cli.dist import request_from
+from rocwheel.cli.dist import request_from, rocm_source
 from rocwheel.cli.options import PATH, alone, command, dry_run, group, option
-from rocwheel.cli.rocm import rocm_source
 from rocwheel.records.build_options import BuildOptions
 
 COMMON = (ROCM, FAMILY, SOURCES, BAZEL, CACHE, REMOTE, CONTAINER)

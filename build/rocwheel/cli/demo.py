@@ -25,7 +25,7 @@ from rocwheel.cli.build_options import (
 )
 from rocwheel.cli.dist import request_from, show_built
 from rocwheel.cli.options import command, dry_run, given_words, option
-from rocwheel.image.options import BuilderOptions
+from rocwheel.image.recipe import BuilderOptions
 from rocwheel.records.build_options import BuildOptions
 from rocwheel.release.operations import Who
 

@@ -1,4 +1,4 @@
-"""`dist_wheels` and `wheel rebuild`."""
+"""`dist_wheels`, `rocm fetch` (its first stage by itself) and `wheel rebuild`."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 import click
 
 from rocwheel.base.download import shown_setting
-from rocwheel.base.errors import DIFFERENT
+from rocwheel.base.errors import DIFFERENT, RocmError
 from rocwheel.cli.app import App
 from rocwheel.cli.build_options import (
     ALLOW_DIRTY,
@@ -22,17 +22,79 @@ from rocwheel.cli.build_options import (
     FOLDERS,
     PROGRAMS,
     REMOTE,
+    ROCM,
     THEROCK,
     build,
     build_of,
 )
-from rocwheel.cli.options import PATH, command, dry_run, option
-from rocwheel.cli.rocm import rocm_index, rocm_source
+from rocwheel.cli.options import PATH, command, dry_run, group, option
 from rocwheel.cli.target import key_of, signer_option
 from rocwheel.records.build_options import BuildOptions
 
-if TYPE_CHECKING:  # `rocwheel.dist` is imported where it is used: --help is three times as quick
+if TYPE_CHECKING:  # rooms are imported where they are used: --help is three times as quick
     from rocwheel import dist
+
+
+def rocm_source(options: BuildOptions) -> str:
+    """Return the ROCm that the options name. Raises UsageError for none or for two."""
+    if options.therock and options.devices:
+        raise click.UsageError("--rocm-devices is for --therock-index-url without --therock-path")
+    if options.therock:
+        return options.therock
+    if not options.therock_index:
+        raise click.UsageError(
+            "give --therock-path: a URL, a tarball, a directory or pip:REQUIREMENT;"
+            " or --therock-index-url"
+        )
+    from rocwheel.rocm import by_pip
+
+    return by_pip.requirement(options.rocm_version, options.devices or ("all",))
+
+
+def rocm_index(app: App, options: BuildOptions) -> str:
+    """Return the pip index with ROCm: where a stream of TheRock's has the version asked for."""
+    named, version = options.therock_index, options.rocm_version or ""
+    if not named:
+        return ""
+    from rocwheel.rocm import therock
+
+    return therock.address(named, "packages", version=version, ci=app.home.ci, cwd=app.cwd)
+
+
+@group("rocm")
+def rocm_group() -> None:
+    """Fetch, check and cache a ROCm tree."""
+
+
+@command("fetch_rocm")
+@build_of(ROCM, CACHE)
+@dry_run
+@click.pass_obj
+def fetch_rocm(app: App, build: BuildOptions, dry_run: bool) -> None:
+    """Fetch, check and cache a ROCm tree; print the path of its root."""
+    from rocwheel import rocm
+
+    plan = rocm.plan(
+        rocm_source(build),
+        index=rocm_index(app, build),
+        sha256=build.therock_sha256,
+        version=build.rocm_version,
+        cache=build.rocm_cache or build.cache or app.cache,
+        cwd=app.cwd,
+    )
+    rocm.check_local(plan)
+    if dry_run:
+        return app.emit(plan.document(), str(plan))
+    with app.console.step("ROCm", key="rocm"):
+        budget = build.cache_budget
+        root = rocm.fetch(plan, console=app.console, budget_bytes=budget, env=app.environ)
+    asked = plan.targets or root.facts.targets[:1]
+    if refused := rocm.uncompiled(root.root, asked, runner=app.runner):
+        raise RocmError(
+            f"{root.name}: its own clang compiles nothing for {refused[0]}",
+            hint="the tree is incomplete: fetch another release",
+        )
+    return app.emit({**root.document(), "seconds": app.console.seconds["rocm"]}, str(root.root))
 
 
 def request_from(

@@ -1,7 +1,9 @@
-"""`doctor`: what this machine has for a purpose, and what it lacks; `doctor cache`."""
+"""`doctor`, `doctor cache`; and for those who install wheels `check_install` and `compat`."""
 
 from __future__ import annotations
 
+import json
+import shutil
 from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -10,26 +12,36 @@ from urllib.parse import urlsplit
 import click
 from msgspec import structs
 
-from rocwheel.base.choices import Purpose
+import amdgpu_family_matrix as matrix
+from rocwheel import check_install as script
+from rocwheel.base.choices import TABLE_FORMS, Purpose
 from rocwheel.base.console import columns, count, size
 from rocwheel.base.download import shown_setting
 from rocwheel.base.errors import ConfigError, HostError
+from rocwheel.base.process import Command
 from rocwheel.base.store import Store
 from rocwheel.base.values import replace
 from rocwheel.cli import as_called, known
 from rocwheel.cli.app import App
 from rocwheel.cli.build_options import BYTES, build
-from rocwheel.cli.dist import request_from
-from rocwheel.cli.options import NUMBER, PATH, alone, dry_run, group, option, option_set
-from rocwheel.cli.rocm import rocm_source
-from rocwheel.cli.target import StoreOptions, store_options
+from rocwheel.cli.dist import request_from, rocm_source
+from rocwheel.cli.options import NUMBER, PATH, alone, command, dry_run, group, option, option_set
+from rocwheel.cli.target import (
+    StoreOptions,
+    TargetOptions,
+    family_of,
+    must_exist,
+    store_options,
+    target_options,
+)
 from rocwheel.records import families
 from rocwheel.records.build_options import BuildOptions
 from rocwheel.release.index import channels
+from rocwheel.tools import compat as tables
 from rocwheel.tools import housekeeping
 
 if TYPE_CHECKING:
-    from rocwheel.dist.readiness import Row
+    from rocwheel.tools.doctor import Row
 
 VERY_BUILD = "dist_wheels"
 
@@ -72,13 +84,12 @@ def doctor(app: App, purpose: str, target: StoreOptions, build: BuildOptions) ->
     """
     from rocwheel import dist
     from rocwheel.base.host import cgroup
-    from rocwheel.dist import readiness
     from rocwheel.tools import doctor as examination
 
     if purpose == VERY_BUILD:
         planned = dist.plan(request_from(app, build, therock=rocm_source(build)))
-        needs = tuple(readiness.examine(planned, app.here, memory=cgroup.memory()))
-        return _show(app, needs, install=readiness.install_lines(needs))
+        needs = tuple(examination.examine_build(planned, app.here, memory=cgroup.memory()))
+        return _show(app, needs, install=examination.install_lines(needs))
     meant = Purpose(purpose)
     known_channels = channels.load(app.home.ci / "channels.yaml").values()
     hosts = {urlsplit(item.public_url).hostname for item in known_channels if item.public_url}
@@ -96,7 +107,7 @@ def _settings(app: App) -> Iterable[Row]:
 
     Raises ConfigError for what no command has an option for.
     """
-    from rocwheel.dist.readiness import Row
+    from rocwheel.tools.doctor import Row
 
     context = click.get_current_context().find_root()
     for name in app.settings.values:
@@ -112,17 +123,17 @@ def _settings(app: App) -> Iterable[Row]:
 
 
 def _show(app: App, rows: tuple[Row, ...], *, install: tuple[str, ...] = ()) -> int:
-    from rocwheel.dist import readiness
+    from rocwheel.tools.doctor import NOTE
 
     rows = tuple(
         structs.replace(row, remedy=as_called(row.remedy, app), looks=as_called(row.looks, app))
         for row in rows
     )
     is_bad = any(row.state == "bad" for row in rows)
-    table = [line for row in rows if row.name != readiness.NOTE for line in _lines(row)]
+    table = [line for row in rows if row.name != NOTE for line in _lines(row)]
     lines = [
         *columns(("state", "what", "found"), table),
-        *(f"note: {row.found}" for row in rows if row.name == readiness.NOTE),
+        *(f"note: {row.found}" for row in rows if row.name == NOTE),
         *(f"  {line}" for line in install),
     ]
     checks = [{**structs.asdict(row), "state": row.state} for row in rows]
@@ -214,3 +225,74 @@ def clean(
         {"removed": [item.document() for item in done], "bytes": freed, "dry_run": dry_run},
         "\n".join([*lines, f"{count(len(done), 'thing')}, {size(freed)}, {said}"]),
     )
+
+
+@command("check_install")
+@option(
+    "--python",
+    metavar="PROGRAM",
+    default="python3",
+    help="The Python to look at, or its environment.",
+)
+@option("--no-run", is_flag=True, help="Look at files alone; do not start JAX.")
+@click.pass_obj
+def check_install(app: App, python: str, no_run: bool) -> int:
+    """Check whether the ROCm JAX wheels of a Python work on this machine.
+
+    Looks at driver and device files, versions, the ROCm that the loader finds, the backend that
+    JAX starts, and one kernel. One bad line makes the exit status 8. The file
+    `rocwheel/check_install.py` also runs alone.
+    """
+    program = _python(python, app.environ.get("PATH", ""))
+    argv = (program, script.__file__, "--json", *(("--no-run",) if no_run else ()))
+    answer = app.runner.run(Command(argv=argv, env=dict(app.environ)), check=False)
+    try:
+        document = json.loads(answer.output[answer.output.index("{") :])
+    except ValueError:
+        raise HostError(
+            f"{python}: could not run the check",
+            hint="name a CPython of 3.10 or newer: --python",
+            detail=answer.output,
+        ) from None
+    rows = [(row["state"], row["what"], row["found"], row["todo"]) for row in document["checks"]]
+    app.emit(document, "\n".join(columns(("state", "what", "found", "to do"), rows)))
+    return answer.returncode
+
+
+def _python(named: str, path: str) -> str:
+    if program := shutil.which(Path(named, "bin/python")) or shutil.which(named, path=path):
+        return program
+    raise ConfigError(
+        f"--python: {named}: no such program", hint="name a Python or its environment"
+    )
+
+
+@command("compat")
+@option(
+    "--format",
+    "form",
+    type=click.Choice(TABLE_FORMS),
+    default="text",
+    help="How the tables are written.",
+)
+@target_options
+@click.pass_obj
+def compat(app: App, form: str, target: TargetOptions) -> None:
+    """Print which JAX goes with which ROCm, GPU and CPython.
+
+    With --channel or --store the tables also show what is released there: wheels with the suites
+    that passed, runtime images, and the oldest JAX and ROCm with which each library, module and
+    feature passed the suite smoke.
+    """
+    known = (*matrix.FAMILIES.values(), *target.own_families(app).values())
+    chosen = (family_of(app, target),) if target.family else known
+    about = tuple(map(tables.unasked, tables.HEADERS))
+    if target.channel or target.store:
+        channel = target.open(app)
+        must_exist(channel, store := channel.open())
+        pairs = (pair for item in chosen for pair in channel.pairs(store, item.name))
+        about = tables.of_channel(release for _, release in pairs)
+    else:
+        app.console.info("to see what is released, add --channel or --store")
+    shown = (tables.buildable(app.home.ci), tables.gpus(chosen), *about)
+    app.emit(tables.document(shown), tables.render(shown, form))

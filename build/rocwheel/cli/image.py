@@ -1,23 +1,26 @@
-"""`image`: builder images: build, show, prune."""
+"""`image`: builder images (build, show, prune), and `image runtime`: images that users pull."""
 
 from __future__ import annotations
+
+from typing import Any
 
 import click
 from msgspec import to_builtins
 
 from rocwheel.base import container
-from rocwheel.base.choices import CONTAINER_ENGINES
+from rocwheel.base.choices import CONTAINER_ENGINES, IMAGE_PROFILES
 from rocwheel.base.console import columns, size
 from rocwheel.base.container import EngineKind
 from rocwheel.base.errors import HostError
 from rocwheel.cli import known
 from rocwheel.cli.app import App
-from rocwheel.cli.options import dry_run, group, option, option_set
+from rocwheel.cli.options import PATH, alone, dry_run, group, option, option_set
+from rocwheel.cli.target import PersonOptions, Target, TargetOptions, person_options, target_options
 from rocwheel.dist.build_request import Executor
 from rocwheel.dist.executor import container_spec
 from rocwheel.image import build as building
-from rocwheel.image import contents, found
-from rocwheel.image.options import BuilderOptions
+from rocwheel.image import contents, registry
+from rocwheel.image.recipe import BuilderOptions, ImageOptions
 
 engine_option = option(
     "--engine",
@@ -99,7 +102,7 @@ def build(app: App, image: BuilderOptions, engine: str) -> None:
 def show(app: App, reference: str, engine: str) -> None:
     """Show what an image is and what it has for building wheels."""
     program = engine_of(app, engine)
-    there = found.inspect(reference, engine=program, runner=app.runner)
+    there = registry.inspect(reference, engine=program, runner=app.runner)
     if there is None:
         raise HostError(
             f"{reference}: {program.kind.value} has no such image",
@@ -111,7 +114,7 @@ def show(app: App, reference: str, engine: str) -> None:
     app.emit(document, "\n".join(columns(("what", "found"), _rows(there, has))))
 
 
-def _rows(there: found.Found, has: contents.ImageFacts) -> list[tuple[str, str]]:
+def _rows(there: registry.Found, has: contents.ImageFacts) -> list[tuple[str, str]]:
     return [
         ("image", there.reference),
         ("configuration", there.config),
@@ -141,3 +144,134 @@ def prune(app: App, engine: str, dry_run: bool) -> None:
         left = tuple(item for item in left if item not in there)
     names = [item.name for item in left]
     app.emit({"removed": names, "dry_run": dry_run}, "\n".join(names) or "nothing to do")
+
+
+def _asked(tag: tuple[str, ...], **given: Any) -> ImageOptions:
+    return ImageOptions(tags=tag, **given)
+
+
+@group("runtime_images", invoke_without_command=True)
+@option_set(
+    "image",
+    _asked,
+    option("--manifest", metavar="SHA|PATH", help="The wheel set (required)."),
+    option("--python", metavar="VERSION", help="CPython: 3.12 (required)."),
+    option("--recipe", metavar="TEXT", default="jax", help="Recipe of ci/images.yaml."),
+    option("--base", metavar="NAME", help="Base of ci/images.yaml; default: the first."),
+    option(
+        "--base-image",
+        metavar="IMAGE",
+        rare=True,
+        help="This image in place of the base's own: NAME@sha256:…, or a local one.",
+    ),
+    option(
+        "--profile",
+        type=click.Choice(IMAGE_PROFILES),
+        default=IMAGE_PROFILES[0],
+        help="The part of ROCm in the image: what the wheels need, or all of it.",
+    ),
+    option(
+        "--rocm",
+        metavar="SOURCE",
+        rare=True,
+        help="ROCm as a tarball, URL or folder; default: the manifest's own.",
+    ),
+    option(
+        "--unreleased",
+        is_flag=True,
+        rare=True,
+        help="Make it from a set that is only staged, labelled so, for another repository.",
+    ),
+    build_network,
+    option("--test", is_flag=True, help="Run the recipe's suites in the image."),
+    option(
+        "--jax-tests",
+        metavar="DIR",
+        type=PATH,
+        rare=True,
+        help="A JAX checkout at the set's commit; default: it is fetched.",
+    ),
+    option(
+        "--slots",
+        type=PATH,
+        default="/run/lock/rocwheel",
+        rare=True,
+        help="Lock files of the devices, shared by everything on this machine.",
+    ),
+    option(
+        "--output",
+        section="Output",
+        type=PATH,
+        default="gate-results/image",
+        help="Where results and logs go.",
+    ),
+    option("--push", metavar="REGISTRY", help="Push it to this repository once its tests pass."),
+    option(
+        "--tag", metavar="NAME", multiple=True, help="After the push, point this moving tag at it."
+    ),
+)
+@target_options
+@person_options
+@engine_option
+@dry_run
+@alone
+@click.pass_obj
+def runtime_images(
+    app: App,
+    *,
+    image: ImageOptions,
+    target: TargetOptions,
+    person: PersonOptions,
+    engine: str,
+    dry_run: bool,
+) -> int:
+    """Make, test and push a runtime image of a released wheel set.
+
+    Base, ROCm, CPython and wheels are separate layers; users pull exactly what was tested.
+    Unchanged inputs build and push nothing. The exit status is 9 when verdicts hold the push up.
+    """
+    from rocwheel.night import image_job as job
+
+    given = {"manifest": image.manifest, "python": image.python, "family": target.family}
+    for name, value in given.items():
+        if not value:
+            raise click.UsageError(f"give --{name}")
+    if image.tags and not image.push:
+        raise click.UsageError("--tag needs --push")
+    where = Target(app, target)
+    manifest = where.manifest(app, image.manifest)
+    staging, release = where.channel.pair(where.store, manifest, where.family.name)
+    planned = job.plan(
+        image,
+        app.here,
+        manifest=manifest,
+        family=where.family,
+        families=target.family_file,
+        release=release,
+        staging=staging,
+        who=person.who(app, reason="runtime image"),
+    )
+    if dry_run:
+        app.emit_plan(planned.lines)
+        return 0
+    status, document, line = job.make(planned, engine_of(app, engine), app.here)
+    app.emit(document, line)
+    return status
+
+
+@runtime_images.command("list")
+@target_options
+@click.pass_obj
+def list_images(app: App, target: TargetOptions) -> None:
+    """List the images that were pushed: reference, digest, size, set."""
+    from rocwheel.night import image_record as record
+
+    pairs = Target(app, target).pairs()
+    images = [item for pair in pairs for place in pair for item in record.listed(place)]
+    rows = [
+        (item["reference"], item["digest"][7:19], size(item["size"]), item["manifest"][:12],
+         "released" if item["released"] else "staged")
+        for item in images
+    ]  # fmt: skip
+    head = ("image", "digest", "size", "set", "state")
+    app.emit({"images": images}, "\n".join(columns(head, rows)))

@@ -25,10 +25,16 @@ from rocwheel.dist import wheelhouse
 from rocwheel.dist.build_request import Plan
 from rocwheel.dist.executor import WHEELHOUSE, BuildEnvironment
 from rocwheel.dist.inputs import Inputs, gather
-from rocwheel.image.found import is_loopback
-from rocwheel.records.build_record import BazelRecord, BuildRecord, FindingRecord
+from rocwheel.image.registry import is_loopback
 from rocwheel.records.install import rocm_extras
-from rocwheel.records.manifest import Manifest, RocmSource, WheelEntry
+from rocwheel.records.manifest import (
+    BazelRecord,
+    BuildRecord,
+    FindingRecord,
+    Manifest,
+    RocmSource,
+    WheelEntry,
+)
 from rocwheel.wheel import sbom
 from rocwheel.wheel.inspect import inspect
 from rocwheel.wheel.limits import LIMITS

@@ -37,8 +37,8 @@ from rocwheel.base.values import Plain, replace
 from rocwheel.dist.build_request import Executor, Request
 from rocwheel.image import build, contents, registry
 from rocwheel.image.contents import ImageFacts
-from rocwheel.image.found import INPUTS, Found, obtain
-from rocwheel.records.build_record import BuilderRecord
+from rocwheel.image.registry import INPUTS, Found, obtain
+from rocwheel.records.manifest import BuilderRecord
 from rocwheel.source import SourceTree
 
 SEARCH: Final = "search"

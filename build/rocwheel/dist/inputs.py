@@ -17,7 +17,7 @@ from rocwheel.base.here import Here
 from rocwheel.base.process import Command, GuestPath, Runner
 from rocwheel.base.values import Plain, replace
 from rocwheel.base.versions import RocmVersion, WheelKind, rocm_number
-from rocwheel.bazel import certificates
+from rocwheel.bazel import remote
 from rocwheel.dist import checks, executor
 from rocwheel.dist.build_request import Plan, Request
 from rocwheel.dist.executor import BuildEnvironment
@@ -329,7 +329,7 @@ def specification(
         modules=tree.modules,
         caches=place.caches(request),
         remote=request.remote,
-        certificates=certificates.in_use(
+        certificates=remote.in_use(
             request.environ, options=source.joined(request.bazel_startup_options)
         ),
         wants_release=bool(tree.bazel),

@@ -19,9 +19,8 @@ from rocwheel.dist.assemble import Result
 from rocwheel.dist.build_request import Plan
 from rocwheel.dist.executor import BuildEnvironment
 from rocwheel.dist.inputs import ROCM_LATER, Inputs, gather
-from rocwheel.records.build_record import BUILD_RECORD
 from rocwheel.records.install import REQUIREMENTS, Install
-from rocwheel.records.manifest import MANIFEST, Manifest
+from rocwheel.records.manifest import BUILD_RECORD, MANIFEST, Manifest
 from rocwheel.rocm import by_pip
 
 ORIGINS: Final = {"upstream": " (upstream, by hash)"}

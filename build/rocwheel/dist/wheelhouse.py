@@ -16,9 +16,8 @@ from typing import Final
 
 from rocwheel.base import container, files
 from rocwheel.base.errors import HostError, WheelError, named
-from rocwheel.records.build_record import BUILD_RECORD, BuildRecord
 from rocwheel.records.install import REQUIREMENTS, Install
-from rocwheel.records.manifest import MANIFEST, Manifest
+from rocwheel.records.manifest import BUILD_RECORD, MANIFEST, BuildRecord, Manifest
 
 CURRENT: Final = "current"
 UNFINISHED: Final = ".unfinished"

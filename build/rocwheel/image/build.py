@@ -8,10 +8,10 @@ from typing import Any, Final
 
 from rocwheel.base import git, yaml_file
 from rocwheel.base.console import size
-from rocwheel.base.container import PLACE, ContainerEngine, headline, scratch, words
+from rocwheel.base.container import PLACE, ContainerEngine, headline, scratch
+from rocwheel.base.container.engine import Trouble, meaning
 from rocwheel.base.container.leftovers import base_name, untag
 from rocwheel.base.container.spec import LABEL
-from rocwheel.base.container.words import Trouble
 from rocwheel.base.errors import CommandError, ConfigError, HostError
 from rocwheel.base.here import Here
 from rocwheel.base.home import Home
@@ -19,11 +19,10 @@ from rocwheel.base.host import virtualenv
 from rocwheel.base.process import Command, Runner
 from rocwheel.base.values import Plain
 from rocwheel.base.versions import PythonVersion
-from rocwheel.bazel import releases
+from rocwheel.bazel.binary import Downloads, Releases, fetch
 from rocwheel.image import packages, recipe, registry
-from rocwheel.image.found import BUILDER, INPUTS, Found, inspect, obtain
-from rocwheel.image.options import BuilderOptions
-from rocwheel.image.recipe import BuilderRecipe
+from rocwheel.image.recipe import BuilderOptions, BuilderRecipe
+from rocwheel.image.registry import BUILDER, INPUTS, Found, inspect, obtain
 
 OCI: Final = "org.opencontainers.image"
 
@@ -149,7 +148,7 @@ def explained(what: str, base: str, exc: CommandError) -> HostError:
         None: (f"{what}: was not built: {headline(exc.detail)}",
          "what the engine said is above; nothing was tagged"),
     }  # fmt: skip
-    message, hint = words.meaning(exc.detail, known)
+    message, hint = meaning(exc.detail, known)
     return HostError(message, hint=hint, detail=exc.detail)
 
 
@@ -218,13 +217,13 @@ def _builder_build(
         (context / "bazel").mkdir()
         if chosen.bazel:  # by SHA-256
             table = _bazels(here.home)
-            downloads = releases.Downloads(
+            downloads = Downloads(
                 releases=table,
                 folder=here.cache / "bazel-binaries",
                 only_verified=options.locked,
                 env=here.environ,
             )
-            bazel = releases.fetch(table.find(chosen.bazel), downloads, console=here.console)
+            bazel = fetch(table.find(chosen.bazel), downloads, console=here.console)
             shutil.copy(bazel, context / "bazel" / "bazel")
         tool = packages.Where(python=PythonVersion.parse(chosen.tool.version), glibc=chosen.glibc)
         here.runner.run(
@@ -267,5 +266,5 @@ def _builder(name: str, home: Home) -> tuple[BuilderRecipe, str]:
     return chosen, _bazels(home).find(chosen.bazel).sha256 if chosen.bazel else ""
 
 
-def _bazels(home: Home) -> releases.Releases:
-    return yaml_file.read(home.ci / "bazel_binaries.yaml", releases.Releases)
+def _bazels(home: Home) -> Releases:
+    return yaml_file.read(home.ci / "bazel_binaries.yaml", Releases)

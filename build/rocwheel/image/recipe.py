@@ -4,10 +4,13 @@ The inputs of an image have one digest, and a builder's tag is made from it. Unc
 the same tag, changed ones another; so no tag is overwritten and nothing is built twice.
 """
 
+from __future__ import annotations
+
 import hashlib
 import re
 import shutil
 from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Final, Literal, TypeVar
 
@@ -20,6 +23,39 @@ from rocwheel.base.values import Plain, Value, canonical_json, matching, replace
 from rocwheel.base.versions import CPYTHONS, PythonVersion, suggest
 from rocwheel.base.yaml_file import CPythons, FieldError
 from rocwheel.records.manifest import Manifest
+
+
+@dataclass(frozen=True, kw_only=True)
+class BuilderOptions:
+    """A recipe of ci/images.yaml for a builder image, and what replaces its base."""
+
+    recipe: str = "manylinux_2_28"
+    base: str = ""
+    locked: bool = False
+    push: str = ""
+    build_network: str = "default"
+
+
+@dataclass(frozen=True, kw_only=True)
+class ImageOptions:
+    """A runtime image of a wheel set, and what to do with it."""
+
+    manifest: str = ""
+    python: str = ""
+    recipe: str = "jax"
+    base: str = ""
+    base_image: str = ""
+    profile: str = IMAGE_PROFILES[0]
+    rocm: str = ""
+    unreleased: bool = False
+    build_network: str = "default"
+    test: bool = False
+    jax_tests: Path | None = None
+    slots: Path = Path("/run/lock/rocwheel")
+    output: Path = Path("gate-results/image")
+    push: str = ""  # "" pushes nothing
+    tags: tuple[str, ...] = ()
+
 
 FILE: Final = "images.yaml"
 MEBI: Final = 1 << 20

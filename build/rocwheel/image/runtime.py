@@ -24,7 +24,6 @@ from rocwheel.base.versions import PythonVersion
 from rocwheel.image import build, packages
 from rocwheel.image.build import OCI, Made, engine_build, named
 from rocwheel.image.closure import Closure
-from rocwheel.image.found import INPUTS, Found, inspect
 from rocwheel.image.packages import PackagePin, Where
 from rocwheel.image.recipe import (
     MEBI,
@@ -35,6 +34,7 @@ from rocwheel.image.recipe import (
     RuntimeRecipe,
     inputs_digest,
 )
+from rocwheel.image.registry import INPUTS, Found, inspect
 from rocwheel.records.manifest import Manifest
 from rocwheel.rocm import RocmRoot
 

@@ -30,10 +30,10 @@ from rocwheel.gate.machine.accelerators import MASKS
 from rocwheel.gate.suite import suites
 from rocwheel.gate.suite.suites import Suite
 from rocwheel.gate.verdict import storing
-from rocwheel.image import closure, contents, found, packages, recipe, registry, runtime
+from rocwheel.image import closure, contents, packages, recipe, registry, runtime
 from rocwheel.image.build import Made
-from rocwheel.image.found import INPUTS, Found
-from rocwheel.image.options import ImageOptions
+from rocwheel.image.recipe import ImageOptions
+from rocwheel.image.registry import INPUTS, Found
 from rocwheel.image.runtime import PYTHON, ImagePlan, Subject
 from rocwheel.night import image_record as record
 from rocwheel.night.image_record import ImageRecord, ImageVerdict
@@ -211,7 +211,7 @@ def make(job: ImageJob, engine: ContainerEngine, here: Here) -> tuple[int, dict[
 
 def _plan(job: ImageJob, engine: ContainerEngine, here: Here) -> ImagePlan:
     subject, manifest = job.subject, job.subject.manifest
-    base = found.obtain(
+    base = registry.obtain(
         job.image,
         engine,
         runner=here.runner,

@@ -1,13 +1,15 @@
 """The manifest: what a wheel set is, and what it was made from.
 
 Its identity is the SHA-256 of its canonical JSON bytes (sorted keys, UTF-8, no floats, no times,
-no paths, no host). Times, paths, command lines and counts live in `build.json` beside it. Both
-have a JSON Schema in the package (`records/schemas/`), and a file that breaks it is refused.
+no paths, no host). How, where and how fast the set was made stands in `build.json` beside it, the
+build record, which is no part of the identity. Both have a JSON Schema in the package
+(`records/schemas/`), and a file that breaks it is refused.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping
+from datetime import timedelta
 from functools import cached_property
 from pathlib import Path
 from typing import Annotated, Final, Literal
@@ -16,7 +18,8 @@ from msgspec import UNSET, Meta, UnsetType, field
 
 from rocwheel.base.errors import ConfigError, named
 from rocwheel.base.git import Source
-from rocwheel.base.values import NonEmpty, Sha256, Value, WheelFile
+from rocwheel.base.values import Count, NonEmpty, Sha256, Value, WheelFile
+from rocwheel.base.versions import moment
 
 # 1 does not say where its ROCm came from; 2 says neither the compilers of GPU code nor what a set
 # was derived from. Both are still read.
@@ -155,3 +158,85 @@ class Manifest(Value, frozen=True, kw_only=True, dict=True, omit_defaults=True):
         with named(path, ConfigError, hint=hint):
             data = path.read_bytes()
         return cls.from_bytes(data, name=str(path))
+
+
+BUILD_RECORD: Final = "build.json"
+
+
+class TimedAction(Value, frozen=True, kw_only=True):
+    """One of Bazel's actions and how long it took."""
+
+    name: str
+    milliseconds: Count
+
+
+class InvocationRecord(Value, frozen=True, kw_only=True, omit_defaults=True):
+    """One run of Bazel."""
+
+    command: str  # as a line to paste
+    actions_executed: Count
+    cache_hits: Count
+    bytes_made: Count
+    bytes_cached: Count
+    notes: tuple[str, ...]
+    warnings: tuple[str, ...]
+    milliseconds: Count
+    critical_path_milliseconds: Count
+    critical_path: tuple[TimedAction, ...]
+    slowest_actions: tuple[TimedAction, ...]
+    log: str  # path
+    profile: str  # path
+
+
+class BazelRecord(Value, frozen=True, kw_only=True, omit_defaults=True):
+    """The Bazel that built the set, and its runs in order."""
+
+    path: str
+    version: str
+    invocations: tuple[InvocationRecord, ...]
+    programs: Mapping[str, Sha256] = {}  # Bazel and the compiler; in an image, that has them
+    # repository -> URL -> digest by algorithm, of all that was fetched into the output base
+    fetched: Mapping[str, Mapping[str, Mapping[str, str]]] = {}
+
+
+class BuilderRecord(Value, frozen=True, kw_only=True):
+    """The image a set was built in, and the engine that ran it."""
+
+    reference: str  # as it was asked for
+    config: str  # digest of its configuration, which the manifest has too
+    digests: tuple[str, ...]  # repository@digest, of the registries it came from
+    engine: str
+    engine_version: str
+    sandbox: str  # what Bazel's sandbox could be there
+
+
+class FindingRecord(Value, frozen=True, kw_only=True):
+    """A warning of `wheel verify` about one of the wheels."""
+
+    rule: str
+    severity: str
+    message: str
+
+
+class BuildRecord(Value, frozen=True, kw_only=True):
+    """Facts about a build other than its inputs."""
+
+    manifest: Sha256
+    started: str  # ISO 8601, UTC
+    host: str
+    executor: Literal["host", "docker", "podman"]
+    builder: BuilderRecord | None = None  # None on the host
+    rocm_root: str
+    source_root: str
+    command_line: str
+    bazel: BazelRecord
+    milliseconds: Mapping[str, Count]  # by step
+    findings: tuple[FindingRecord, ...]
+    installed_with: Mapping[str, str] = {}  # client -> version, before the set was published
+    schema: Literal[1] = 1
+
+    @property
+    def finished(self) -> str:
+        """When the last step was done."""
+        took = timedelta(milliseconds=sum(self.milliseconds.values()))
+        return (moment(self.started) + took).isoformat()

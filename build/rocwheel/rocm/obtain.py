@@ -32,9 +32,8 @@ from rocwheel.base.values import replace
 from rocwheel.records.manifest import ON_DISK, RocmDelivery, RocmPackage
 from rocwheel.rocm import by_pip, rocm_root, therock
 from rocwheel.rocm.origin import Origin, RocmPlan, source_key
-from rocwheel.rocm.read_ahead import Blocks, ReadAhead
 from rocwheel.rocm.rocm_root import RocmRoot
-from rocwheel.rocm.tarball import inflate
+from rocwheel.rocm.tarball import Blocks, ReadAhead, inflate
 from rocwheel.rocm.tree_cache import TREE, Cache, CachedTree, FetchedSource
 from rocwheel.rocm.unpack import Unpacked, UnpackLimits, unpack
 

@@ -37,7 +37,7 @@ from rocwheel.dist import executor
 from rocwheel.dist.wheelhouse import IDENTITY_LENGTH
 from rocwheel.gate.suite import suites
 from rocwheel.image import build
-from rocwheel.image.options import BuilderOptions
+from rocwheel.image.recipe import BuilderOptions
 from rocwheel.night import looking, planning, resolving, truth
 from rocwheel.night.page import PAGE
 from rocwheel.night.settings import BuildCost, Cost, NightSettings

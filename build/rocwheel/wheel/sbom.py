@@ -28,7 +28,7 @@ class Component(NamedTuple):
     `wheel`: the wheel itself; `source` and `tool`: what it was compiled from and by; `grafted`: a
     library of others inside; `package`: of the system that such a library came from, as auditwheel
     says; `needed`: a library that is loaded and not inside; "": the file does not say. `fetched`,
-    `configured` and `not known`: a repository of Bazel's (`bazel/repositories.py`).
+    `configured` and `not known`: a repository of Bazel's (`bazel/queries.py`).
     """
 
     role: str

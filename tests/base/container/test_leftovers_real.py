@@ -20,7 +20,7 @@ from rocwheel.base.container import ContainerSpec, User
 from rocwheel.base.container.leftovers import owner
 from rocwheel.base.values import replace
 from rocwheel.image import build as building
-from rocwheel.image.found import inspect
+from rocwheel.image.registry import inspect
 
 pytestmark = [
     pytest.mark.integration,
@@ -35,7 +35,7 @@ import os, signal, subprocess, sys
 from pathlib import Path
 from rocwheel.base import container
 from rocwheel.image import build as building
-from rocwheel.image.found import inspect
+from rocwheel.image.registry import inspect
 from rocwheel.base.process import HostRunner, base_env
 kind, base, context, scratch = sys.argv[1:]
 runner = HostRunner(base_env(os.environ))

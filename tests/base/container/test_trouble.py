@@ -25,7 +25,6 @@ from rocwheel.base.container import ContainerSpec, EngineKind, User
 from rocwheel.base.errors import CommandError, HostError
 from rocwheel.base.process import Command, HostRunner, base_env
 from rocwheel.base.values import replace
-from rocwheel.image import found
 from rocwheel.image.build import explained
 
 pytestmark = [
@@ -256,7 +255,7 @@ def test_a_disk_full_of_half_a_layer_is_one_error_and_holds_nothing(
             ours, runner = asked(engine)
 
             def obtain(name):
-                return found.obtain(name, ours, runner=runner, console=console)
+                return registry.obtain(name, ours, runner=runner, console=console)
 
             with pytest.raises(HostError, match="no space left on device") as told:
                 obtain(names["large"])

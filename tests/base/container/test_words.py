@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import pytest
 
-from rocwheel.base.container.words import Trouble, headline, meaning
+from rocwheel.base.container.engine import Trouble, headline, meaning
 
 DOCKER, PODMAN = "Docker 20.10.24", "Podman 4.3.1"
 SOURCES = "sources"

@@ -33,7 +33,7 @@ from rocwheel.cli import main
 from rocwheel.gate.report import render
 from rocwheel.gate.verdict import run_record, storing
 from rocwheel.gate.verdict.judge import judge
-from rocwheel.records.build_record import BUILD_RECORD
+from rocwheel.records.manifest import BUILD_RECORD
 from rocwheel.records.results import Attempt, Outcome, Results, TestResult
 from rocwheel.records.verdict import State
 from rocwheel.release.ledger import verdicts

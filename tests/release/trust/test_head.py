@@ -16,7 +16,7 @@ from support.wheelset import make_set
 from rocwheel.base.values import replace
 from rocwheel.cli import main
 from rocwheel.cli.app import App
-from rocwheel.records.build_record import BUILD_RECORD
+from rocwheel.records.manifest import BUILD_RECORD
 from rocwheel.release.ledger import log
 from rocwheel.release.trust import head, policy, signers
 

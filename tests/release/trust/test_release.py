@@ -12,7 +12,7 @@ from support.wheelset import make_set, make_verdict
 
 from rocwheel.base import files
 from rocwheel.base.values import replace
-from rocwheel.records.build_record import BuildRecord
+from rocwheel.records.manifest import BuildRecord
 from rocwheel.records.verdict import State
 from rocwheel.release.ledger.state import Action
 from rocwheel.release.trust import TrustError, envelope, statements, verifier

@@ -8,6 +8,7 @@ found.
 from rocwheel.base.container.engine import ContainerEngine as ContainerEngine
 from rocwheel.base.container.engine import EngineKind as EngineKind
 from rocwheel.base.container.engine import ask as ask
+from rocwheel.base.container.engine import headline as headline
 from rocwheel.base.container.leftovers import PLACE as PLACE
 from rocwheel.base.container.leftovers import claimed as claimed
 from rocwheel.base.container.leftovers import leftovers as leftovers
@@ -23,4 +24,3 @@ from rocwheel.base.container.spec import DeviceNode as DeviceNode
 from rocwheel.base.container.spec import Mount as Mount
 from rocwheel.base.container.spec import User as User
 from rocwheel.base.container.spec import devices as devices
-from rocwheel.base.container.words import headline as headline

@@ -1,4 +1,4 @@
-"""A container engine of this machine: which one, how it is called, and whether it can be used."""
+"""A container engine of this machine: which one, how it is called, what its messages mean."""
 
 import json
 import platform
@@ -6,13 +6,70 @@ import re
 from collections.abc import Mapping
 from enum import Enum
 from pathlib import Path
-from typing import Any, Final
+from typing import Any, Final, TypeVar
 
-from rocwheel.base.container import words
-from rocwheel.base.container.words import Trouble, headline
 from rocwheel.base.errors import CommandError, HostError
 from rocwheel.base.process import Command, Runner
 from rocwheel.base.values import Plain
+
+_Meaning = TypeVar("_Meaning")
+_HELP: Final = re.compile(r"(See|Run) '\S+ .*help|(Usage|Examples?):", re.IGNORECASE)
+_ERROR: Final = re.compile(r"\b(error|invalid argument|failed)\b", re.IGNORECASE)
+
+
+class Trouble(Enum):
+    """What a client can report; the value is the texts that report it, in small letters.
+
+    Engines have no codes for most of what goes wrong. Each text was printed by the engine and
+    version in tests/base/container/test_words.py, which has the whole output.
+    """
+
+    NO_SPACE = ("no space left",)
+    # before its client's first request, and while one is under way
+    NO_DAEMON = (
+        "cannot connect to the docker daemon", "failed to connect to the docker api",
+        "cannot connect to podman", "during connect", "error reading from server",
+        "code = unavailable", "closing transport", "\nunexpected eof",
+    )  # fmt: skip
+    NO_PERMISSION = ("permission denied",)
+    CGROUP = ("cgroup",)
+    NO_IMAGE = ("no such image", "image not known", "unable to find image")
+    NO_MOUNT = ("bind source path", "no such file or directory: ", "mount", "statfs")
+    OTHER_ARCHITECTURE = ("exec format error",)
+    LIMIT = ("rlimit",)
+    NAME_TAKEN = ("already in use",)
+    NO_PROGRAM = ("not found", "no such file", "chdir")
+    NOT_IN_REGISTRY = ("manifest unknown", "not found")
+    NOT_LOGGED_IN = ("denied", "unauthorized")
+    # of a build's steps: the programs that our Dockerfiles call, which print it themselves
+    NO_PACKAGE_MANAGER = ("neither apt-get nor dnf",)
+    NO_NETWORK = (
+        "network bridge not found", "could not resolve", "temporary failure resolving",
+        "cannot download", "unable to connect",
+    )  # fmt: skip
+    NO_SHELL = ("/bin/sh: no such file", "exec /bin/sh failed", '"/bin/sh": stat')
+    NO_PACKAGE = ("unable to locate package", "no match for argument")
+
+    def is_in(self, output: str) -> bool:
+        """Return whether a client that printed `output` reports this."""
+        return any(words in output.lower() for words in self.value)
+
+
+def meaning(output: str, known: Mapping[Trouble | None, _Meaning]) -> _Meaning:
+    """Return the entry of `known` for the first trouble in `output`, or the one for None."""
+    return known[next((trouble for trouble in known if trouble and trouble.is_in(output)), None)]
+
+
+def headline(output: str) -> str:
+    """Return the line of a client's output that states the error.
+
+    That is the last line with "error" or the like in it, else the last that is no hint on usage.
+    """
+    lines = [line.strip() for line in output.splitlines() if line.strip()]
+    rest = [line for line in lines if not _HELP.match(line)]
+    errors = [line for line in rest if _ERROR.search(line)]
+    return next(iter([*errors[-1:], *rest[-1:], *lines[-1:]]), "")
+
 
 # What the clients read of the caller's environment: which engine they talk to. By name, since it is
 # shown in dry runs and hints, and CI jobs keep passwords in DOCKER_… and CONTAINER_… of their own:
@@ -189,5 +246,5 @@ def _unusable(kind: EngineKind, output: str) -> HostError:
     if "no end after" in output:  # of rocwheel.base.process, not of an engine
         late = f"no answer within {ANSWER_SECONDS:g} s"
         known[None] = (late, f"restart its daemon, and try: {program} info")
-    problem, hint = words.meaning(output, known)
+    problem, hint = meaning(output, known)
     return HostError(f"{program}: {problem}", hint=hint)

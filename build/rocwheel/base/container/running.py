@@ -12,11 +12,9 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import IO, Final
 
-from rocwheel.base.container import words
-from rocwheel.base.container.engine import ANSWER_SECONDS, RUNC
+from rocwheel.base.container.engine import ANSWER_SECONDS, RUNC, Trouble, headline, meaning
 from rocwheel.base.container.leftovers import LOCK, claimed, clear, owner, refusing
 from rocwheel.base.container.spec import LABEL, RUN, ContainerSpec
-from rocwheel.base.container.words import Trouble, headline
 from rocwheel.base.errors import CommandError, HostError, RocwheelError
 from rocwheel.base.files import Lock, locked, remove
 from rocwheel.base.process import GRACE_SECONDS, Command, Completed, GuestPath, HostRunner, Runner
@@ -237,7 +235,7 @@ def refusal(spec: ContainerSpec, said: str) -> HostError:
         if said.strip()
         else f"look at what it does: {kind} ps --all",
     }
-    hint = words.meaning(said, remedies)
+    hint = meaning(said, remedies)
     return HostError(f"{kind}: the container does not start: {last}", hint=hint, detail=said)
 
 

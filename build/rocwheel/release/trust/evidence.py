@@ -18,8 +18,7 @@ from rocwheel.base.errors import ConfigError, named
 from rocwheel.base.parallel import each
 from rocwheel.base.store import ObjectInfo
 from rocwheel.base.values import Plain
-from rocwheel.records.build_record import BUILD_RECORD, BuildRecord
-from rocwheel.records.manifest import Manifest
+from rocwheel.records.manifest import BUILD_RECORD, BuildRecord, Manifest
 from rocwheel.records.places import Place
 from rocwheel.release.ledger.verdicts import FoundVerdict
 from rocwheel.release.trust import TrustError, envelope, statements, verifier

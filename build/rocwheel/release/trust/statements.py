@@ -23,8 +23,7 @@ from rocwheel.base.values import (
     decoder,
     replace,
 )
-from rocwheel.records.build_record import BuildRecord
-from rocwheel.records.manifest import MANIFEST, Manifest
+from rocwheel.records.manifest import MANIFEST, BuildRecord, Manifest
 from rocwheel.records.verdict import State, Verdict
 from rocwheel.release.trust import TrustError, envelope
 from rocwheel.release.trust.envelope import Sha256Digest, Statement, StatementSubject

@@ -13,9 +13,9 @@ from rocwheel import dist
 from rocwheel.base import home
 from rocwheel.base.console import duration
 from rocwheel.base.host import cgroup
-from rocwheel.dist import readiness
-from rocwheel.dist.readiness import GIB
-from rocwheel.records.build_record import BazelRecord, BuildRecord, InvocationRecord
+from rocwheel.records.manifest import BazelRecord, BuildRecord, InvocationRecord
+from rocwheel.tools import doctor
+from rocwheel.tools.doctor import GIB
 
 ROOT = Path(__file__).parents[2]
 
@@ -53,8 +53,8 @@ def examined(tmp_path, here):
             **changes,
         }
         planned = dist.plan(dist.Request(**settings))
-        needs = tuple(readiness.examine(planned, here, memory=memory))
-        return {need.name: need for need in needs}, readiness.install_lines(needs)
+        needs = tuple(doctor.examine_build(planned, here, memory=memory))
+        return {need.name: need for need in needs}, doctor.install_lines(needs)
 
     return run
 
