@@ -1,20 +1,23 @@
-"""The environment of a gate as a plan: what is installed, in which order, held to which versions."""
+"""What tests run with: which ROCm a gate brings, and what it asks uv to install beside it."""
 
 from __future__ import annotations
 
-import hashlib
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
+from support.gate import here
 from support.wheelset import make_set
 
-from rocwheel.base.errors import WheelError
-from rocwheel.base.host.machine import Interpreter
+from rocwheel.base.errors import ConfigError, WheelError
 from rocwheel.base.store.opening import open_store
 from rocwheel.base.versions import PythonVersion
 from rocwheel.gate import environment, subject
+from rocwheel.gate.environment import NO_ROCM, Provided
+from rocwheel.gate.request import DeviceChoice
 from rocwheel.gate.subject import WheelsUnderTest, WheelUnderTest
 from rocwheel.records.places import Place
+from rocwheel.records.verdict import RocmProvided
 
 PYTHON = PythonVersion.parse("3.12")
 
@@ -39,40 +42,103 @@ def test_a_manifests_wheels_are_installed_from_files_by_hash(tmp_path, stored):
         subject.of_manifest(manifest, PythonVersion.parse("3.13"), tmp_path)
 
 
-WHEELS = WheelsUnderTest(
-    jax_version="0.9.1",
-    wheels=(
-        WheelUnderTest(filename="p.whl", project="jax-x-plugin", version="0.9.1", sha256="a"),
-        WheelUnderTest(filename="l.whl", project="jaxlib", version="0.9.1", sha256="b"),
-    ),
-)
-INTERPRETER = Interpreter(version=PYTHON, full="3.12.1", executable=Path("/py"), headers=True)
-
-
-def test_a_plan_installs_the_set_alone_and_holds_everything_to_it():
-    planned = environment.plan(
-        WHEELS,
-        interpreter=INTERPRETER,
-        folder=Path("/w"),
-        cache=Path("/c"),
-        requirements=("pytest==8.4.2",),
-        constraints=("numpy==2.0", "jaxlib==0.8.0"),
-        with_jax=True,
+def test_everything_is_held_to_the_versions_of_the_set_and_of_an_earlier_run():
+    wheels = WheelsUnderTest(
+        jax_version="0.9.1",
+        wheels=(
+            WheelUnderTest(filename="p.whl", project="jax-x-plugin", version="0.9.1", sha256="a"),
+            WheelUnderTest(filename="l.whl", project="jaxlib", version="0.9.1", sha256="b"),
+        ),
     )
-    texts = {path.name: text.splitlines() for path, text in planned.files}
-    assert texts["others.txt"] == ["jax==0.9.1", "pytest==8.4.2"]
+    request = SimpleNamespace(
+        wheels=wheels, constraints=("numpy==2.0", "jaxlib==0.8.0"), requirements=("more==1",),
+        suite=SimpleNamespace(with_jax=True, requirements=("pytest==8.4.2",)),
+    )  # fmt: skip
+    texts = environment.listed(request, Path("/w"), NO_ROCM)
+    assert texts["others.txt"] == ["jax==0.9.1", "pytest==8.4.2", "more==1"]
     assert texts["constraints.txt"] == ["jax-x-plugin==0.9.1", "jaxlib==0.9.1", "numpy==2.0"]
-    venv, compiled, synced, check, listed = (command for _, command in planned.commands)
-    assert venv.argv[-3:] == ("--python", "/py", "/w/env")
-    files = ["/w/constraints.txt", "-o", "/w/all.txt", "/w/wheels.txt", "/w/others.txt"]
-    assert list(compiled.argv[-5:]) == files
-    assert {"--require-hashes", "--link-mode", "copy", "/w/all.txt"} <= set(synced.argv)
-    assert ("check" in check.argv, "list" in listed.argv) == (True, True)
-    assert {command.env["UV_CACHE_DIR"] for _, command in planned.commands} == {"/c/gate/uv"}
 
 
-def test_hashes_of_the_fake_wheels_are_real(tmp_path):
-    manifest = make_set(tmp_path)
-    for wheel in manifest.wheels:
-        data = (tmp_path / wheel.filename).read_bytes()
-        assert hashlib.sha256(data).hexdigest() == wheel.sha256
+DIGEST = "5" * 64
+NAME = "therock-dist-linux-gfx90a-7.10.0.tar.gz"
+PLACE = f"https://mirror.example/somewhere/else/{NAME}"
+
+
+def asked(rocm="", *, device=DeviceChoice.FAMILY, origin="directory", beside="root", **changes):
+    source = SimpleNamespace(
+        origin=origin, name=NAME, sha256=DIGEST, version="7.10.0", delivery=None,
+        url=PLACE if origin == "tarball" else "",
+    )  # fmt: skip
+    about = {
+        "rocm": rocm, "device": device, "manifest": SimpleNamespace(rocm=source), "installed": None,
+        "suite": SimpleNamespace(rocm=beside),
+        "family": SimpleNamespace(targets=("gfx908", "gfx90a")), **changes,
+    }  # fmt: skip
+    return SimpleNamespace(**about)
+
+
+BY_PIP = ",".join(
+    f"rocm-sdk-{name}==7.10.0" for name in ("core", "libraries", "device-gfx908", "device-gfx90a")
+)
+MINE = "mine"  # a folder
+
+
+@pytest.mark.parametrize(
+    ("request_", "said"),
+    [
+        (asked(origin="tarball"), PLACE),
+        (asked(origin="tarball"), DIGEST),
+        (asked(MINE, origin="tarball"), MINE),
+        (asked("pip:rocm==7.1"), "ROCm by pip: rocm==7.1"),
+        (asked(device=DeviceChoice.CPU), "no ROCm"),
+        (asked(origin="tarball", beside="pip"), f"ROCm by pip: {BY_PIP.replace(',', ', ')}"),
+        (asked(MINE, origin="tarball", beside="pip"), MINE),
+    ],
+)
+def test_it_is_the_manifests_rocm_unless_another_is_named_or_the_suite_is_for_users_of_pip(
+    tmp_path, request_, said
+):
+    (tmp_path / MINE).mkdir()
+    assert said in str(environment.rocm_of(request_, here(tmp_path)))
+
+
+def test_a_rocm_that_nothing_names_is_an_error_and_not_a_guess(tmp_path):
+    with pytest.raises(ConfigError, match="which ROCm"):
+        environment.rocm_of(asked(origin="directory"), here(tmp_path))
+
+
+@pytest.mark.parametrize(
+    ("text", "version", "requirements"),
+    [
+        ("rocm[libraries]==7.10.0", "7.10.0", ("rocm[libraries]==7.10.0",)),
+        ("rocm==7.1,rocm-sdk-core==7.1", "7.1", ("rocm==7.1", "rocm-sdk-core==7.1")),
+        ("rocm", "", ("rocm",)),
+        ("rocm==7.*", "", ("rocm==7.*",)),
+        ("rocm,other==3", "", ("rocm", "other==3")),
+        (
+            "rocm[libraries,device-gfx942]==7.15.0a20260630,a[b,c]",
+            "7.15.0a20260630",
+            ("rocm[libraries,device-gfx942]==7.15.0a20260630", "a[b,c]"),
+        ),
+        ("rocm>=7.10,<8", "", ("rocm>=7.10,<8",)),
+        ("rocm[libraries]==7.10,!=7.11", "", ("rocm[libraries]==7.10,!=7.11",)),
+    ],
+)
+def test_pip_packages_say_their_version_where_they_are_pinned(
+    tmp_path, text, version, requirements
+):
+    provided = environment.provide(asked(f"pip:{text}"), here(tmp_path))
+    assert provided.record == RocmProvided(origin="pip", name=text, version=version)
+    assert provided.requirements == requirements
+    assert provided.env == ({"ROCWHEEL_ROCM_VERSION": version} if version else {})
+
+
+def test_in_an_image_it_is_the_images_own(monkeypatch, tmp_path):
+    """Which has no compiler, so it is no tree that could be fetched or checked."""
+    (tmp_path / ".info").mkdir()
+    (tmp_path / ".info" / "version").write_text("7.2.0\n")
+    monkeypatch.setattr(environment, "IMAGE", tmp_path)
+    provided = environment.provide(asked(installed=tmp_path), here(tmp_path))
+    record = RocmProvided(origin="path", version="7.2.0", name=tmp_path.name)
+    assert provided == Provided(record=record, root=tmp_path)
+    assert provided.env == {"ROCM_PATH": str(tmp_path), "ROCWHEEL_ROCM_VERSION": "7.2.0"}

@@ -5,8 +5,6 @@ from __future__ import annotations
 import csv
 import os
 import shutil
-import time
-from io import StringIO
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -16,8 +14,7 @@ from support.topology import machine, mi300x
 from support.wheelset import make_set
 
 import amdgpu_family_matrix as matrix
-from rocwheel.base import files, home
-from rocwheel.base.console import Console
+from rocwheel.base import files
 from rocwheel.base.host import machine as machines
 from rocwheel.base.process import HostRunner, base_env
 from rocwheel.base.values import replace
@@ -74,7 +71,6 @@ def asked(interpreter, tmp_path, *, manifest, wheels, device, **more):
         python=interpreter.version,
         wheels=wheels,
         manifest=manifest,
-        home=home.find(None),
         output=tmp_path / "out",
         libraries=suites.libraries(ROOT / "ci"),
         device=device,
@@ -92,13 +88,13 @@ def smoke(interpreter, tmp_path_factory):
         interpreter, folder, manifest=make_set(folder / "set", jax=JAX), device=DeviceChoice.CPU,
         wheels=WheelsUnderTest(jax_version=JAX, wheels=()),
     )  # fmt: skip
-    host = gate.host(folder)
+    here = gate.here(folder)
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(shutil, "rmtree", lambda *_args, **_options: None)
-        gated = room.run(request, host, Console(StringIO(), clock=time.monotonic), Watcher())
-    (env,) = (host.cache / "gate/work").glob("*/environment/env")
+        gated = room.run(request, here, Watcher())
+    (env,) = (here.cache / "gate/work").glob("*/environment/env")
     yield request, gated, env / "bin/python"
-    shutil.rmtree(host.cache / "gate")
+    shutil.rmtree(here.cache / "gate")
 
 
 @pytest.mark.soak  # a merge holds honest answers to its bounds: test_smoke_mutants.py
@@ -184,13 +180,13 @@ def test_real_rocm_wheels_that_cannot_start_are_infra_and_never_fall_back_to_the
     rocm_wheels, interpreter, tmp_path, console
 ):
     """The machine claims a GPU that does not work, as after a driver's failure."""
-    there = replace(gate.host(tmp_path), root=machine(tmp_path / "machine", *mi300x(1)))
+    there = gate.here(tmp_path, console, root=machine(tmp_path / "machine", *mi300x(1)))
     manifest = Manifest.load(rocm_wheels)
     wheels = subject.of_manifest(manifest, interpreter.version, rocm_wheels)
     request = asked(
         interpreter, tmp_path, manifest=manifest, wheels=wheels, device=DeviceChoice.FAMILY
     )
-    gated = room.run(request, there, console, Watcher())
+    gated = room.run(request, there, Watcher())
     assert gated.judged.state is State.INFRA, gated.judged
     assert "gpu0" in gated.judged.message
     assert gated.results.counts.collected == 0, "not one test ran on the CPU"

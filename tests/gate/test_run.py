@@ -16,7 +16,7 @@ from pathlib import Path
 
 import pytest
 from support import tarballs
-from support.gate import host as this_machine
+from support.gate import here
 from support.report import FOUND, rich
 from support.topology import Gpu, machine, mi300x
 from support.wheelset import FAMILY, SUITES, Shop, make_set, make_verdict, ran
@@ -82,9 +82,11 @@ def packages(tmp_path_factory):
 
 
 @pytest.fixture
-def host(tmp_path, packages):
+def host(tmp_path, packages, checkout, console):
     own = {name: os.environ[name] for name in ("PATH", "HOME") if name in os.environ}
-    machine = replace(this_machine(tmp_path), environ=own, online=2)
+    own["KUBE_CPU_REQUEST"] = "2"
+    home = Home(root=checkout, ci=checkout / "ci", tests=checkout)
+    machine = here(tmp_path, console, environ=own, home=home)
     kept = machine.cache / environment.CACHE
     kept.parent.mkdir(parents=True)
     kept.symlink_to(packages)
@@ -150,24 +152,24 @@ def request_(staged, checkout, tmp_path, interpreter):
         python=interpreter.version,
         wheels=subject.of_manifest(manifest, interpreter.version, place),
         manifest=manifest,
-        home=Home(root=checkout, ci=checkout / "ci", tests=checkout),
         output=tmp_path / "out",
         skips=load(checkout / "ci", today=datetime.now(tz=timezone.utc).date()),
         rocm=str(tmp_path / "no-such-rocm"),
         device=DeviceChoice.CPU,
         lanes=1,
+        slots=tmp_path / "slots",
+        runner="linux-test",
+        host="node1",
     )
 
 
-def gate(request, host, console):
-    return room.run(request, host, console, Watcher())
+def gate(request, host):
+    return room.run(request, host, Watcher())
 
 
-def test_a_staged_set_is_installed_by_hash_tested_and_its_verdict_kept(
-    request_, host, console, staged
-):
+def test_a_staged_set_is_installed_by_hash_tested_and_its_verdict_kept(request_, host, staged):
     place, manifest = staged
-    gated = gate(request_, host, console)
+    gated = gate(request_, host)
     assert gated.judged.state is State.PASS, gated
     assert gated.results.counts.passed == 3
     assert gated.results.counts.skipped == 1
@@ -221,7 +223,7 @@ def test_two_gpus_get_a_process_each_and_rocm_comes_by_the_manifests_digest(
     name = f"therock-dist-linux-{FAMILY.name}-7.10.0.tar.gz"
     (tmp_path / name).write_bytes(data := tarballs.rocm_tarball())
     fetched = rocm.plan(name, sha256=None, version=None, cache=host.cache, cwd=tmp_path)
-    rocm.fetch(fetched, console=console, env=host.environ)  # so that nobody asks the network
+    rocm.fetch(fetched, console=host.console, env=host.environ)  # so that nobody asks the network
     sha256 = hashlib.sha256(data).hexdigest()
     source = replace(request_.manifest.rocm, name=name, sha256=sha256)
     for number in (1, 2):
@@ -242,7 +244,7 @@ def test_two_gpus_get_a_process_each_and_rocm_comes_by_the_manifests_digest(
         lanes=0,
     )  # fmt: skip
     assert sha256 in "\n".join(room.lines(asked, there))
-    gated = gate(asked, there, console)
+    gated = gate(asked, there)
     assert gated.judged.state is State.PASS, gated
     assert {path.name for path in seen.iterdir()} == {"0", "1"}, "each lane has a GPU of its own"
     verdict = gated.verdict
@@ -251,14 +253,14 @@ def test_two_gpus_get_a_process_each_and_rocm_comes_by_the_manifests_digest(
         origin="tarball", version="7.10.0", sha256=sha256, name=name
     )
     assert (verdict.host, verdict.runner) == ("node1", "linux-test")
-    assert len(list(there.slots.glob("rocm-*.lock"))) == 2
+    assert len(list(asked.slots.glob("rocm-*.lock"))) == 2
 
 
-def test_a_wheel_whose_bytes_are_others_is_never_installed(request_, host, console):
+def test_a_wheel_whose_bytes_are_others_is_never_installed(request_, host):
     place = request_.wheels.place
     for item in request_.wheels.stored.items():
         (place.store.root / place.wheel(*item)).write_bytes(b"others")
-    gated = gate(request_, host, console)
+    gated = gate(request_, host)
     assert gated.judged.state is State.INFRA
     assert gated.verdict.wheels == {}
     assert "is stored, " in gated.judged.message
@@ -269,35 +271,35 @@ def test_a_wheel_whose_bytes_are_others_is_never_installed(request_, host, conso
 
 
 def test_a_local_wheel_that_was_damaged_since_is_no_pass_with_a_kept_environment(
-    request_, host, console, tmp_path
+    request_, host, tmp_path
 ):
     local = subject.of_manifest(request_.manifest, request_.python, tmp_path / "wh")
     request_ = replace(request_, wheels=local)
-    assert gate(request_, host, console).judged.state is State.PASS
+    assert gate(request_, host).judged.state is State.PASS
     path = request_.wheels.wheels[0].path
     with path.open("ab") as file:
         file.write(b"x")
-    assert gate(request_, host, console).judged.state is State.INFRA
+    assert gate(request_, host).judged.state is State.INFRA
     path.unlink()
-    gated = gate(request_, host, console)
+    gated = gate(request_, host)
     assert gated.judged.state is State.INFRA
     assert path.name in gated.judged.message
 
 
-def test_wheels_that_contradict_each_other_are_a_failure(tmp_path, request_, host, console):
+def test_wheels_that_contradict_each_other_are_a_failure(tmp_path, request_, host):
     odd = make_set(tmp_path / "odd", pythons=(str(request_.python),), requires_pjrt="==9.9")
     wheels = subject.of_manifest(odd, request_.python, tmp_path / "odd")
-    gated = gate(replace(request_, wheels=wheels, manifest=odd), host, console)
+    gated = gate(replace(request_, wheels=wheels, manifest=odd), host)
     assert gated.judged.state is State.FAIL
     assert "requirements are not met" in gated.judged.message
 
 
-def test_shards_are_stored_apart_and_merged_into_one_verdict(request_, host, console, staged):
+def test_shards_are_stored_apart_and_merged_into_one_verdict(request_, host, staged):
     place, manifest = staged
     parts = []
     for number in (1, 2):
         part = replace(request_, shard=Shard(number=number, count=2))
-        gated = gate(part, host, console)
+        gated = gate(part, host)
         assert gated.verdict.shard == f"{number}/2"
         _, stored = storing.put(place, gated.verdict, render(gated.results, gated.judged, {}))
         parts.append(stored)
@@ -313,22 +315,20 @@ def test_shards_are_stored_apart_and_merged_into_one_verdict(request_, host, con
     assert sorted(kept) == ["", "1/2", "2/2"]
 
 
-def test_skipped_tests_can_be_tried_and_named_tests_alone(request_, host, console):
-    gated = gate(replace(request_, choice=Choice.SKIPPED), host, console)
+def test_skipped_tests_can_be_tried_and_named_tests_alone(request_, host):
+    gated = gate(replace(request_, choice=Choice.SKIPPED), host)
     assert [test.test for test in gated.results.tests] == ["test_a.py::test_listed"]
     assert gated.judged.state is State.FAIL
     tests = frozenset({"test_b.py::test_b"})
     more = replace(request_.suite, must_run=3, may_skip=0)
     named = replace(request_, suite=more, choice=Choice.NAMED, tests=tests)
-    gated = gate(named, host, console)
+    gated = gate(named, host)
     assert [test.test for test in gated.results.tests] == ["test_b.py::test_b"]
     assert gated.judged.state is State.PASS, "it is not asked for more than was named"
     assert gated.results.files == ("test_b.py",), "no other file was imported"
 
 
-def test_jaxs_tests_come_from_the_commit_that_the_wheels_were_built_of(
-    request_, host, console, tmp_path
-):
+def test_jaxs_tests_come_from_the_commit_that_the_wheels_were_built_of(request_, host, tmp_path):
     """Its sources lie beside its tests: imported is what was installed."""
     repository = tmp_path / "jax"
     for name, text in {
@@ -361,7 +361,7 @@ def test_jaxs_tests_come_from_the_commit_that_the_wheels_were_built_of(
     manifest = replace(request_.manifest, jax=source)
     asked = replace(request_, suite=suite, manifest=manifest, skips=())
     assert "git" in "\n".join(room.lines(asked, host))
-    gated = gate(asked, host, console)
+    gated = gate(asked, host)
     assert gated.judged.state is State.PASS, gated
     assert [test.test for test in gated.results.tests] == [
         "tests/a_test.py::test_wheel",
@@ -369,15 +369,13 @@ def test_jaxs_tests_come_from_the_commit_that_the_wheels_were_built_of(
     ]
 
 
-def test_an_entry_of_the_skip_list_that_meets_nothing_fails_the_suite(
-    request_, host, console, checkout
-):
+def test_an_entry_of_the_skip_list_that_meets_nothing_fails_the_suite(request_, host, checkout):
     file = checkout / "ci/skips/own.yaml"
     file.write_text(
         file.read_text() + file.read_text().partition("\n")[2].replace("listed", "gone")
     )
     entries = load(checkout / "ci", today=datetime.now(tz=timezone.utc).date())
-    gated = gate(replace(request_, skips=entries), host, console)
+    gated = gate(replace(request_, skips=entries), host)
     assert gated.judged.state is State.FAIL
     assert "ci/skips/own.yaml:3: meets no test" in gated.judged.message
 
@@ -413,14 +411,12 @@ def test_an_entry_of_the_skip_list_that_meets_nothing_fails_the_suite(
         ),
     ],
 )
-def test_a_machine_that_will_not_do_is_a_verdict_with_a_reason(
-    request_, host, console, tmp_path, case
-):
+def test_a_machine_that_will_not_do_is_a_verdict_with_a_reason(request_, host, tmp_path, case):
     gpus, suite, environ, state, reason = case
     there = replace(
         host, root=machine(tmp_path / "machine", *gpus), environ={**host.environ, **environ}
     )
-    gated = gate(replace(request_, suite=suite, device=DeviceChoice.FAMILY), there, console)
+    gated = gate(replace(request_, suite=suite, device=DeviceChoice.FAMILY), there)
     assert gated.judged.state is state
     assert reason in gated.judged.message
     assert gated.verdict.state is state
@@ -428,18 +424,18 @@ def test_a_machine_that_will_not_do_is_a_verdict_with_a_reason(
     assert gated.error.exit_code == state.exit_code
 
 
-def test_a_machine_without_the_cpython_is_infra(request_, host, console):
+def test_a_machine_without_the_cpython_is_infra(request_, host):
     bare = replace(host, environ={"PATH": "/nowhere", "HOME": "/nowhere"})
-    gated = gate(request_, bare, console)
+    gated = gate(request_, bare)
     assert gated.judged.state is State.INFRA
     assert "no CPython" in gated.judged.message
 
 
-def test_tests_of_jax_need_a_commit_or_a_checkout(request_, host, console):
+def test_tests_of_jax_need_a_commit_or_a_checkout(request_, host):
     suite = replace(SUITE, source=SuiteSource(folder="", paths=("tests/*.py",)))
     dirty = replace(request_.manifest, jax=replace(request_.manifest.jax, dirty=True))
     with pytest.raises(ConfigError, match="name no JAX commit"):
-        gate(replace(request_, suite=suite, manifest=dirty), host, console)
+        gate(replace(request_, suite=suite, manifest=dirty), host)
 
 
 @pytest.mark.parametrize(
@@ -451,20 +447,20 @@ def test_tests_of_jax_need_a_commit_or_a_checkout(request_, host, console):
         (None, "--shard 9/9 would have none"),
     ],
 )
-def test_mistakes_in_data_are_no_word_on_the_machine(request_, host, console, changes, named):
+def test_mistakes_in_data_are_no_word_on_the_machine(request_, host, changes, named):
     if changes is None:
         wrong = replace(request_, shard=Shard(number=9, count=9))
     else:
         suite = replace(SUITE, source=replace(SUITE.source, **changes))
         wrong = replace(request_, suite=suite)
-    for asks in (lambda: room.check(wrong, host), lambda: gate(wrong, host, console)):
+    for asks in (lambda: room.check(wrong, host), lambda: gate(wrong, host)):
         with pytest.raises(ConfigError) as refused:
             asks()
         assert named in str(refused.value)
         assert refused.value.hint
 
 
-def test_what_killed_runs_left_goes_with_the_next_run_and_what_lives_stays(request_, host, console):
+def test_what_killed_runs_left_goes_with_the_next_run_and_what_lives_stays(request_, host):
     work = host.cache / "gate/work"
     for name in ("run-dead/tests", "run-live/tests"):
         (work / name).mkdir(parents=True)
@@ -473,17 +469,17 @@ def test_what_killed_runs_left_goes_with_the_next_run_and_what_lives_stays(reque
     (work / "run-live.owner").symlink_to(owner())
     wrong = replace(request_, shard=Shard(number=9, count=9))  # ends once it has its own folder
     with pytest.raises(ConfigError):
-        gate(wrong, host, console)
+        gate(wrong, host)
     assert sorted(path.name for path in work.iterdir()) == ["run-live", "run-live.owner"]
 
 
-def test_a_requirement_that_no_version_meets_is_no_word_on_the_machine(request_, host, console):
+def test_a_requirement_that_no_version_meets_is_no_word_on_the_machine(request_, host):
     suite = replace(SUITE, requirements=("pytest == 0.0.99",))
     with pytest.raises(ConfigError, match=r"^pytest==0\.0\.99: no index has it"):
-        gate(replace(request_, suite=suite), host, console)
+        gate(replace(request_, suite=suite), host)
     nameless = replace(SUITE, requirements=("pytest==8.4.2", "rocwheel-no-such-package==1"))
     with pytest.raises(ConfigError, match=r"^rocwheel-no-such-package==1: no index has it"):
-        gate(replace(request_, suite=nameless), host, console)
+        gate(replace(request_, suite=nameless), host)
 
 
 def test_no_suite_begins_where_one_asks_for_what_cannot_be(at, interpreter, capsys):
@@ -497,20 +493,20 @@ def test_no_suite_begins_where_one_asks_for_what_cannot_be(at, interpreter, caps
     assert not (at / "gate-results").exists()
 
 
-def test_a_signal_while_the_environment_is_made_is_not_run(request_, host, console):
+def test_a_signal_while_the_environment_is_made_is_not_run(request_, host):
     def interrupted(command, /, **_options):
         raise KeyboardInterrupt
 
     class Runner(HostRunner):
         run = staticmethod(interrupted)
 
-    gated = gate(replace(request_), replace(host, runner=Runner(base_env(os.environ))), console)
+    gated = gate(replace(request_), replace(host, runner=Runner(base_env(os.environ))))
     assert gated.judged.state is State.NOT_RUN
 
 
-def test_a_machine_whose_disk_will_not_do_is_infra(request_, host, console, tmp_path):
+def test_a_machine_whose_disk_will_not_do_is_infra(request_, host, tmp_path):
     (tmp_path / "file").touch()
-    gated = gate(request_, replace(host, cache=tmp_path / "file"), console)
+    gated = gate(request_, replace(host, cache=tmp_path / "file"))
     assert gated.judged.state is State.INFRA
     assert "Not a directory" in gated.judged.message
     assert gated.verdict.state is State.INFRA
@@ -519,7 +515,6 @@ def test_a_machine_whose_disk_will_not_do_is_infra(request_, host, console, tmp_
 def test_a_dry_run_shows_devices_files_and_commands_and_makes_nothing(request_, host, tmp_path):
     before = sorted(tmp_path.rglob("*"))
     text = "\n".join(room.lines(request_, host))
-    assert "--require-hashes" in text
     assert "2 files below" in text
     for wheel in request_.wheels.wheels:
         assert wheel.sha256 in text
@@ -537,12 +532,12 @@ def image(folder, wheels, **others):
 
 
 def test_of_an_image_the_packages_that_ran_are_recorded_and_what_was_not_compared(
-    request_, host, console, tmp_path, checkout
+    request_, host, tmp_path, checkout
 ):
     (checkout / "suites/own/test_a.py").write_text("def test_listed(): pass\n")
     beside = image(tmp_path / "beside", request_.wheels, pytest="0.1")
     asked = replace(request_, installed=Path(sys.executable), folders=(beside,))
-    gated = gate(asked, host, console)
+    gated = gate(asked, host)
     about = gated.results.environment
     pytests = [item for item in about["packages"].split() if item.startswith("pytest==")]
     assert (pytests, gated.verdict.ran.pytest) == (["pytest==0.1"], "0.1")
@@ -552,9 +547,7 @@ def test_of_an_image_the_packages_that_ran_are_recorded_and_what_was_not_compare
     assert told in gated.verdict.ran.unofficial
 
 
-def test_keywords_leave_out_what_they_name_and_can_be_tried(
-    request_, host, console, tmp_path, checkout
-):
+def test_keywords_leave_out_what_they_name_and_can_be_tried(request_, host, tmp_path, checkout):
     (checkout / "suites/own/test_a.py").write_text("def test_listed(): assert False\n")
     beside = image(tmp_path / "beside", request_.wheels)
     asked = replace(request_, installed=Path(sys.executable), folders=(beside,))
@@ -569,16 +562,16 @@ def test_keywords_leave_out_what_they_name_and_can_be_tried(
 
     both = "[own, other]"
     ask = listed(("LISTED", both), ("of_another", both))  # which the suite `other` may have
-    gated = gate(ask, host, console)
+    gated = gate(ask, host)
     assert (gated.judged.state, gated.results.counts.skipped) == (State.PASS, 1)
-    gated = gate(replace(ask, choice=Choice.SKIPPED), host, console)
+    gated = gate(replace(ask, choice=Choice.SKIPPED), host)
     assert [test.test for test in gated.results.tests] == ["test_a.py::test_listed"]
-    gated = gate(listed(("LISTED", both), ("of_none", "[own]")), host, console)
+    gated = gate(listed(("LISTED", both), ("of_none", "[own]")), host)
     assert gated.judged.state is State.FAIL
     assert "ci/skips/own.yaml:3: meets no test" in gated.judged.message
 
 
-def test_of_an_image_jaxs_tests_are_named_by_what_is_in_them(request_, host, console, tmp_path):
+def test_of_an_image_jaxs_tests_are_named_by_what_is_in_them(request_, host, tmp_path):
     jax = replace(SUITE, source=SuiteSource(folder="", paths=("tests/*_test.py",)))
     asked = replace(
         request_, suite=jax, installed=Path(sys.executable), skips=(), jax_tests=tmp_path / "jax",
@@ -588,14 +581,14 @@ def test_of_an_image_jaxs_tests_are_named_by_what_is_in_them(request_, host, con
     for text in ("def test_a(): pass", "def test_b(): pass"):
         (tmp_path / "jax/tests").mkdir(parents=True, exist_ok=True)
         (tmp_path / "jax/tests/a_test.py").write_text(text)
-        gated = gate(asked, host, console)
+        gated = gate(asked, host)
         assert gated.judged.state is State.PASS, gated
         named.append(gated.results.environment["tests"])
     assert len(set(named)) == 2
     assert request_.manifest.jax.commit not in named
 
 
-def test_deadlines_nest_up_to_the_whole_gate(request_, host, console, monkeypatch):
+def test_deadlines_nest_up_to_the_whole_gate(request_, host, monkeypatch):
     part = replace(request_, shard=Shard(number=1, count=2))
     suite = replace(SUITE, deadlines=Deadlines(test=1, shard=2, suite=3))
     assert replace(part, suite=suite).run_seconds == 2
@@ -603,7 +596,7 @@ def test_deadlines_nest_up_to_the_whole_gate(request_, host, console, monkeypatc
     assert replace(request_, suite=suite).seconds == 1803
     started = time.monotonic()
     monkeypatch.setattr("rocwheel.gate.request.BESIDE", 0.1 - request_.suite.deadlines.suite)
-    gated = gate(request_, host, console)
+    gated = gate(request_, host)
     assert gated.judged.state is State.INFRA, "no environment within a second"
     assert gated.judged.message.startswith("the deadline of 0.1 s passed before the first test: ")
     assert "no end after 1 s" in gated.judged.message
@@ -611,25 +604,25 @@ def test_deadlines_nest_up_to_the_whole_gate(request_, host, console, monkeypatc
 
 
 def test_a_gate_waits_for_devices_no_longer_than_its_own_deadline(
-    request_, host, console, tmp_path, monkeypatch
+    request_, host, tmp_path, monkeypatch
 ):
     monkeypatch.setattr("rocwheel.gate.request.BESIDE", 0.1 - GPU_SUITE.deadlines.suite)
     there = replace(host, root=machine(tmp_path / "machine", GPU))
     (device,) = accelerators.amd(there.root, {}).devices
-    slots = Slots(folder=there.slots, boot=there.boot)
+    slots = Slots.of(request_.slots, there)
     ask = replace(request_, suite=GPU_SUITE, device=DeviceChoice.FAMILY, rocm="pip:rocm")
     with slots.take((device,), least=1, most=1, patience=0):
-        gated = gate(ask, there, console)
+        gated = gate(ask, there)
     assert gated.judged.state is State.INFRA
     assert "0 of 1 devices came free" in gated.judged.message
 
 
-def test_a_quarantined_gpu_is_infra(request_, host, console, tmp_path):
+def test_a_quarantined_gpu_is_infra(request_, host, tmp_path):
     there = replace(host, root=machine(tmp_path / "machine", GPU))
     (device,) = accelerators.amd(there.root, {}).devices
-    Slots(folder=there.slots, boot=there.boot).quarantine(device, "process 7 cannot be killed")
+    Slots.of(request_.slots, there).quarantine(device, "process 7 cannot be killed")
     ask = replace(request_, suite=GPU_SUITE, device=DeviceChoice.FAMILY, rocm="pip:rocm")
-    gated = gate(ask, there, console)
+    gated = gate(ask, there)
     assert gated.judged.state is State.INFRA
     assert "process 7 cannot be killed" in gated.judged.message
 
@@ -765,12 +758,12 @@ def test_several_suites_are_one_command_each_with_its_own_reports(
         assert main([*words, *wrong]) == 2
 
 
-def test_a_test_that_changes_the_environment_is_no_pass(request_, host, console, checkout):
+def test_a_test_that_changes_the_environment_is_no_pass(request_, host, checkout):
     (checkout / "suites/own/test_b.py").write_text(
         "import jaxlib\nfrom pathlib import Path\n"
         "def test_b(): Path(jaxlib.__file__).write_text('version = 1')\n"
     )
-    gated = gate(request_, host, console)
+    gated = gate(request_, host)
     assert gated.judged.state is State.INFRA
     assert "changed while tests ran: env/lib" in gated.judged.message
 
@@ -786,11 +779,11 @@ def test_a():
 """
 
 
-def test_a_test_that_rewrites_another_is_no_pass(request_, host, console, checkout):
+def test_a_test_that_rewrites_another_is_no_pass(request_, host, checkout):
     """Nor is a checkout that somebody updates meanwhile: what ran is not what was named."""
     (checkout / "suites/own/test_a.py").write_text(REWRITES)
     (checkout / "suites/own/test_b.py").write_text("def test_b(): assert 0")
-    gated = gate(replace(request_, skips=()), host, console)
+    gated = gate(replace(request_, skips=()), host)
     assert gated.judged.state is State.INFRA
     assert "a file of the tests changed while tests ran: test_b.py" in gated.judged.message
 
@@ -812,14 +805,14 @@ APPEARS = {  # what a test writes: where, and what it is a file of
 
 @pytest.mark.parametrize("case", APPEARS.values(), ids=APPEARS)
 def test_a_file_that_appears_during_a_run_is_infra_and_who_wrote_it_is_named(
-    request_, host, console, checkout, case
+    request_, host, checkout, case
 ):
     where, of, name = case
     (checkout / "suites/own/test_a.py").write_text(
         "import jaxlib\nfrom pathlib import Path\n"
         f"def test_a(): ({where}).write_text('')\ndef test_data(): Path(__file__).with_name('x.txt').touch()\n"
     )
-    gated = gate(replace(request_, skips=()), host, console)
+    gated = gate(replace(request_, skips=()), host)
     assert gated.judged.state is State.INFRA
     assert f"a file of {of} appeared while tests ran: " in gated.judged.message
     assert f"{name}, during test_a.py::test_a" in gated.judged.message

@@ -4,17 +4,18 @@ from __future__ import annotations
 
 import csv
 import os
+import shutil
 import signal
 import subprocess
 import time
-from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 from support import wheelset
-from support.gate import host as this_machine
+from support.gate import here
 from support.wheelset import make_set
 
-from rocwheel.base.errors import ConfigError
+from rocwheel.base.errors import CommandError, ConfigError
 from rocwheel.base.host import machine as machines
 from rocwheel.base.process import HostRunner, base_env
 from rocwheel.base.values import replace
@@ -32,16 +33,16 @@ def interpreter():
 
 
 @pytest.fixture
-def host(tmp_path):
+def machine(tmp_path, console):
     """This machine; pip finds what lies in a folder, and nothing else."""
     own = {name: os.environ[name] for name in ("PATH", "HOME") if name in os.environ}
     own |= {"PIP_NO_INDEX": "1", "PIP_FIND_LINKS": str(tmp_path / "links")}
-    return replace(this_machine(tmp_path), environ=own, runner=HostRunner(own))
+    return here(tmp_path, console, environ=own, runner=HostRunner(own))
 
 
 @pytest.fixture
-def asked(tmp_path, interpreter, host):
-    """Wheels of a set, and how to plan an environment of them in a folder."""
+def wheels(tmp_path, interpreter):
+    """The wheels of a set, beside a folder with two versions of another package."""
     manifest = make_set(tmp_path / "wheels", pythons=(str(interpreter.version),))
     (tmp_path / "links").mkdir()
     for version in ("1.0", "1.1"):
@@ -49,24 +50,19 @@ def asked(tmp_path, interpreter, host):
             tmp_path / "links", project="helper", version=version, tag="py3-none-any",
             module="helper",
         )  # fmt: skip
-    wheels = subject.of_manifest(manifest, interpreter.version, tmp_path / "wheels")
-
-    def planned(name, *requirements):
-        return environment.plan(
-            wheels, interpreter=interpreter, folder=tmp_path / name, cache=host.cache,
-            requirements=requirements or ("helper",), constraints=(), with_jax=False,
-        )  # fmt: skip
-
-    return wheels, planned
+    return subject.of_manifest(manifest, interpreter.version, tmp_path / "wheels")
 
 
 @pytest.fixture
-def make(asked, host, console, tmp_path):
-    def call(name, *requirements, runner=host.runner):
-        wheels, planned = asked
+def make(wheels, interpreter, machine, tmp_path):
+    def call(name, *requirements, runner=machine.runner):
+        request = SimpleNamespace(
+            wheels=wheels, constraints=(), requirements=requirements or ("helper",), logs=tmp_path,
+            suite=SimpleNamespace(requirements=(), with_jax=False),
+        )  # fmt: skip
         return environment.make(
-            planned(name, *requirements), wheels, runner=runner, rocm=None, console=console,
-            log=tmp_path / "install.log", left=lambda: 300.0,
+            request, interpreter, tmp_path / name, environment.NO_ROCM,
+            replace(machine, runner=runner), left=lambda: 300.0,
         )  # fmt: skip
 
     return call
@@ -82,14 +78,13 @@ def records(site):
     return {row for row in rows if not row[0].startswith("..")}
 
 
-def test_it_has_what_pip_installs(asked, interpreter, host, make, tmp_path):
-    wheels, _ = asked
+def test_it_has_what_pip_installs(wheels, interpreter, machine, make, tmp_path):
     mine = make("uv")
     assert "helper==1.1" in mine.packages
     folder = tmp_path / "pip"
     subprocess.run([interpreter.executable, "-m", "venv", folder], check=True)
     pip = [folder / "bin/python", "-m", "pip", "install", "-q", "--only-binary=:all:"]
-    env = dict(host.environ)
+    env = dict(machine.environ)
     hashed = ["--no-deps", "--require-hashes", "-r", tmp_path / "uv/wheels.txt"]
     for words in (hashed, ["-c", tmp_path / "uv/constraints.txt", "helper"]):
         subprocess.run([*pip, *words], check=True, env=env)
@@ -101,40 +96,45 @@ def test_it_has_what_pip_installs(asked, interpreter, host, make, tmp_path):
     assert len(records(site)) > len(wheels.wheels)
 
 
+class Killing(HostRunner):
+    """A runner that kills what installs after some time."""
+
+    seconds = 0.0
+
+    def run(self, command, /, **options):
+        if "sync" not in command.argv:
+            return super().run(command, **options)
+        env = {**os.environ, **command.env}
+        process = subprocess.Popen(command.argv, env=env, start_new_session=True)
+        time.sleep(self.seconds)
+        os.killpg(process.pid, signal.SIGKILL)
+        process.wait()
+        raise CommandError("killed")
+
+
 @pytest.mark.parametrize("seconds", [0.02, 0.1])
-def test_a_killed_install_leaves_nothing_that_the_next_one_takes(asked, host, make, seconds):
-    _, planned = asked
+def test_a_killed_install_leaves_nothing_that_the_next_one_takes(make, machine, seconds):
     whole = records(make("whole").site)
-    plan = planned("killed")
-    plan.python.parents[2].mkdir()
-    sync = plan.commands[2][1]
-    argv = [word.replace("killed/all.txt", "whole/all.txt") for word in sync.argv]
-    configured, alone = environment.configured(host.runner)
-    env = {**configured, **host.environ, **sync.env}
-    env["UV_CACHE_DIR"] += "-other"  # an empty one, which is being filled
-    subprocess.run(plan.commands[0][1].argv, check=True, env=env)
-    process = subprocess.Popen([*argv, *alone], env=env, start_new_session=True)
-    time.sleep(seconds)
-    os.killpg(process.pid, signal.SIGKILL)
-    process.wait()
-    kept = host.cache / environment.CACHE
-    kept.rename(host.cache / "first")
-    Path(env["UV_CACHE_DIR"]).rename(kept)
+    shutil.rmtree(machine.cache / environment.CACHE)  # it is being filled
+    runner = Killing(machine.environ)
+    runner.seconds = seconds
+    with pytest.raises(InfraError, match="killed"):
+        make("killed", runner=runner)
     assert records(make("again").site) == whole
 
 
-def poison(host, name, text):
+def poison(machine, name, text):
     """Write into what uv keeps of a package."""
-    (path,) = (host.cache / environment.CACHE).glob(f"archive-*/*/{name}")
+    (path,) = (machine.cache / environment.CACHE).glob(f"archive-*/*/{name}")
     path.write_text(text)
     return path
 
 
-def test_a_poisoned_cache_is_noticed_and_not_installed(make, host, talk):
+def test_a_poisoned_cache_is_noticed_and_not_installed(make, machine, talk):
     first = make("first")
     whole = records(first.site)
     module = next(first.site.glob("helper/*.py")).name
-    poison(host, f"helper/{module}", "import os\n")
+    poison(machine, f"helper/{module}", "import os\n")
     second = make("second")
     assert talk.getvalue().count("a kept package was changed") == 1
     assert records(second.site) == whole
@@ -143,23 +143,22 @@ def test_a_poisoned_cache_is_noticed_and_not_installed(make, host, talk):
     assert talk.getvalue().count("a kept package was changed") == 1, "it was mended"
 
 
-def test_a_wheel_of_the_set_is_held_against_its_own_record(make, host, talk):
+def test_a_wheel_of_the_set_is_held_against_its_own_record(make, machine, talk):
     """A cache in which file and RECORD were changed alike agrees with itself."""
     first = make("first")
     (record,) = first.site.glob("jaxlib-*.dist-info/RECORD")
     kept = next(
         row for row in csv.reader(record.read_text().splitlines()) if row[0].endswith(".py")
     )
-    path = poison(host, kept[0], "version = 'mine'\n")
+    path = poison(machine, kept[0], "version = 'mine'\n")
     changed = record.read_text().replace(kept[1], environment._digest(path))
-    poison(host, f"{record.parent.name}/RECORD", changed)
+    poison(machine, f"{record.parent.name}/RECORD", changed)
     second = make("second")
     assert talk.getvalue().count("a kept package was changed") == 1
     assert "mine" not in (second.site / kept[0]).read_text()
 
 
-def test_a_file_that_is_not_what_its_set_names_is_not_installed(asked, make):
-    wheels, _ = asked
+def test_a_file_that_is_not_what_its_set_names_is_not_installed(wheels, make):
     wheels.wheels[0].path.write_bytes(b"other")
     with pytest.raises(InfraError, match="its set says"):
         make("env")
@@ -170,8 +169,8 @@ def test_a_version_that_no_index_has_is_a_mistake_of_the_suite(make):
         make("env", "helper==9.0")
 
 
-def test_an_index_that_does_not_answer_is_the_machines_matter(make, host):
-    environ = {**host.environ, "PIP_INDEX_URL": "http://127.0.0.1:9/simple"}
+def test_an_index_that_does_not_answer_is_the_machines_matter(make, machine):
+    environ = {**machine.environ, "PIP_INDEX_URL": "http://127.0.0.1:9/simple"}
     environ.pop("PIP_NO_INDEX")
     with pytest.raises(InfraError, match=r"127\.0\.0\.1:9"):
         make("env", "nowhere==1.0", runner=HostRunner(environ))

@@ -23,6 +23,7 @@ from support.serving import serving
 from support.wheelset import FAMILY, Shop, make_set, pass_gate, wheel_key
 
 from rocwheel.base.errors import ObjectDiffersError, RefusedError
+from rocwheel.base.here import Here
 from rocwheel.base.home import Home
 from rocwheel.base.process import Command, HostRunner, base_env
 from rocwheel.base.store.opening import open_store
@@ -79,6 +80,11 @@ def answer(url: str) -> int:
         return exc.code
 
 
+def machine(folder: Path) -> Here:
+    checkout = folder / "checkout"
+    return machines.here(folder, home=Home(root=checkout, ci=checkout / "ci", tests=checkout))
+
+
 def request_for(shop: Shop, manifest, folder: Path, wheels=None) -> GateRequest:
     tests = folder / "checkout" / "suites" / "own"
     tests.mkdir(parents=True, exist_ok=True)
@@ -94,7 +100,6 @@ def request_for(shop: Shop, manifest, folder: Path, wheels=None) -> GateRequest:
         python=PYTHON,
         wheels=wheels or subject.of_manifest(manifest, PYTHON, shop.staging),
         manifest=manifest,
-        home=Home(root=tests.parents[1], ci=ci, tests=tests.parents[1]),
         output=folder / "out",
         device=DeviceChoice.CPU,
         lanes=1,
@@ -111,9 +116,7 @@ def test_a_set_goes_all_the_way_through_a_bucket_that_strangers_may_not_read(
     for name in (wheel.filename, f"{wheel.project}/index.html"):
         assert answer(shop.staging.link(name)) == 403, "the premise of this test"
 
-    gated = gate.run(
-        request_for(shop, manifest, tmp_path), machines.host(tmp_path), console, Watcher()
-    )
+    gated = gate.run(request_for(shop, manifest, tmp_path), machine(tmp_path), Watcher())
     assert gated.judged.state is State.PASS, gated
     assert gated.verdict.wheels == {w.filename: w.sha256 for w in manifest.wheels}
     assert list((tmp_path / "cache").rglob("*.whl")) == [], "installed; the files need not stay"
@@ -158,7 +161,7 @@ def test_a_gate_that_may_not_read_the_wheels_says_403_before_anything_else(
     request = request_for(
         shop, manifest, tmp_path, wheels=subject.of_manifest(manifest, PYTHON, place)
     )
-    gated = gate.run(request, machines.host(tmp_path), console, Watcher())
+    gated = gate.run(request, machine(tmp_path), Watcher())
     assert gated.judged.state is State.INFRA
     assert gated.verdict.reason.startswith("403 SignatureDoesNotMatch for s3://"), gated.judged
     assert "credentials" in gated.error.hint
@@ -230,7 +233,7 @@ def test_each_role_does_its_part_and_no_other_does_it(
             pass_gate(as_role(other).staging, manifest)
     shop = as_role("runner")
     request = request_for(shop, manifest, tmp_path)
-    gated = gate.run(request, machines.host(tmp_path), console, Watcher())
+    gated = gate.run(request, machine(tmp_path), Watcher())
     assert gated.judged.state is State.PASS, gated
     runners = shop.channel.open(probe_key=shop.staging.runners_probe)
     pass_gate(replace(shop.staging, store=runners), manifest)  # as a GPU of the family would have

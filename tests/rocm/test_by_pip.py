@@ -16,8 +16,9 @@ from support import rocm_packages
 from rocwheel import rocm
 from rocwheel.base.console import silent
 from rocwheel.base.errors import CommandError, ConfigError, FetchError, RocmError
+from rocwheel.base.here import Here
 from rocwheel.base.process import Command, HostRunner
-from rocwheel.gate import provisioning
+from rocwheel.gate import environment
 from rocwheel.gate.request import DeviceChoice
 from rocwheel.records.manifest import RocmSource
 from rocwheel.records.verdict import RocmProvided
@@ -71,7 +72,7 @@ def test_the_root_is_a_checked_tree_and_its_packages_are_recorded(fetch, tmp_pat
 
 
 def test_a_gate_has_what_users_install_of_the_manifests_packages_by_digest(
-    fetch, tmp_path: Path, console: Console, runner: HostRunner
+    fetch, tmp_path: Path, here: Here, runner: HostRunner
 ) -> None:
     """TheRock's #5523: with `devel` a library was found that users do not have."""
     index = rocm_packages.index(tmp_path / "index", VERSION)
@@ -83,13 +84,12 @@ def test_a_gate_has_what_users_install_of_the_manifests_packages_by_digest(
         )
     )  # fmt: skip
     rocm_packages.index(tmp_path / "index", "7.11.0", tree="7.11.0")
-    host = SimpleNamespace(cache=tmp_path / "cache", cwd=tmp_path, environ=dict(os.environ))
     request = SimpleNamespace(
         rocm="", device=DeviceChoice.FAMILY, manifest=manifest, installed=None,
         suite=SimpleNamespace(rocm="root"), family=SimpleNamespace(targets=("gfx942",)),
     )  # fmt: skip
-    assert "rocm-sdk-libraries" in provisioning.describe(request, host)
-    provided = provisioning.provide(request, host, console)
+    assert "rocm-sdk-libraries" in str(environment.rocm_of(request, here))
+    provided = environment.provide(request, here)
     assert provided.record == RocmProvided(
         origin="pip", version=VERSION, sha256=built.sha256, name=built.name
     )  # what a promotion compares with the manifest
@@ -133,7 +133,7 @@ def test_packages_are_kept_while_they_are_used_and_never_mistaken(fetch, tmp_pat
 
 
 def test_a_suite_for_users_of_pip_finds_rocm_where_the_wheels_look_for_it(
-    tmp_path: Path, console: Console, runner: HostRunner
+    tmp_path: Path, here: Here, runner: HostRunner
 ) -> None:
     """By uv and from wheels alone, as a gate installs."""
     index = rocm_packages.index(tmp_path / "index", VERSION)
@@ -142,7 +142,7 @@ def test_a_suite_for_users_of_pip_finds_rocm_where_the_wheels_look_for_it(
         rocm="", device=DeviceChoice.FAMILY, manifest=manifest, installed=None,
         suite=SimpleNamespace(rocm="pip"), family=SimpleNamespace(targets=("gfx942",)),
     )  # fmt: skip
-    provided = provisioning.provide(request, SimpleNamespace(), console)
+    provided = environment.provide(request, here)
     assert (provided.record.origin, provided.record.version) == ("pip", VERSION)
     words = ("pip", "install", "--quiet", "--only-binary", ":all:", "--no-cache",
              "--target", str(tmp_path / "site"), "--index-url", index)  # fmt: skip

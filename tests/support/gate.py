@@ -7,16 +7,18 @@ import sys
 import textwrap
 import time
 from dataclasses import dataclass
-from datetime import datetime, timezone
+from io import StringIO
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from rocwheel.base import home
+from rocwheel.base.console import Console
+from rocwheel.base.here import Here
 from rocwheel.base.process import HostRunner, base_env
 from rocwheel.gate.engine.child import WorkerSpec
 from rocwheel.gate.engine.loop import TestRunner
 from rocwheel.gate.engine.plan import Lane, RunPlan, Snapshot, System, Watcher
 from rocwheel.gate.machine.accelerators import Accelerator, Maker
-from rocwheel.gate.request import Host
 from rocwheel.gate.verdict.judge import judge
 from rocwheel.records.verdict import Demand
 
@@ -154,19 +156,16 @@ def run(
     return Run(results, judge(results, demand), seconds)
 
 
-def host(folder: Path) -> Host:
+def here(folder: Path, console: Console | None = None, **changes) -> Here:
     """This machine, with folders of a test's own."""
-    return Host(
-        runner=HostRunner(base_env(os.environ)),
-        environ=dict(os.environ),
-        root=Path("/"),
-        cwd=folder,
-        cache=folder / "cache",
-        slots=folder / "slots",
-        name="node1",
-        label="linux-test",
-        online=len(os.sched_getaffinity(0)),
-        clock=time.monotonic,
-        sleep=time.sleep,
-        now=lambda: datetime.now(tz=timezone.utc),
-    )
+    environ = dict(os.environ)
+    settings = {
+        "environ": environ,
+        "runner": HostRunner(base_env(environ)),
+        "cwd": folder,
+        "cache": folder / "cache",
+        "home": home.find(None),
+        "console": console or Console(StringIO(), clock=time.monotonic),
+        **changes,
+    }
+    return Here(**settings)

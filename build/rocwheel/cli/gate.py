@@ -45,11 +45,11 @@ def gate(app: App, asked: GateCommandOptions, signer: str, dry_run: bool) -> int
     stored in any case.
     """
     choice = Choice.NAMED if asked.tests or asked.failed_of else Choice.ALL
-    jobs = gate_run.jobs_of(app, asked, signer=signer, choice=choice)
+    key, requests = key_of(app, signer), gate_run.requests_of(app, asked, choice)
     if dry_run:
-        return gate_run.dry_run(app, jobs)
+        return gate_run.dry_run(app, requests)
     with housekeeping.using(app.cache):
-        reports = list(session.run_each(jobs, app.console))
+        reports = list(session.run_each(requests, app.here, key))
     return gate_run.show(app, reports)
 
 
@@ -115,8 +115,7 @@ def merge(
         return 0
     with storing.alone(output):
         report = session.finish(
-            merged, place, output,
-            home=app.home, cache=app.cache, console=app.console, whole=app.now(),
+            merged, place, output, app.here, whole=app.now(),
             signer=key, parts=[verdict.sha256 for verdict, _ in found if verdict],
         )  # fmt: skip
         return gate_run.show(app, [report])
@@ -165,22 +164,21 @@ def skips_group() -> None:
 
 @skips_group.command("verify")
 @gate_options
-@signer_option
 @dry_run
 @click.pass_obj
-def verify(app: App, asked: GateCommandOptions, signer: str, dry_run: bool) -> int:
+def verify(app: App, asked: GateCommandOptions, dry_run: bool) -> int:
     """Run what the skip lists leave out and say which of it passes now; nothing is stored."""
-    job, *more = gate_run.jobs_of(app, asked, signer=signer, choice=Choice.SKIPPED)
-    suite, empty = job.request.suite.name, skips.SkipAudit(passing=(), unmet=(), tests={})
+    request, *more = gate_run.requests_of(app, asked, Choice.SKIPPED)
+    suite, empty = request.suite.name, skips.SkipAudit(passing=(), unmet=(), tests={})
     if more:
         raise click.UsageError("this takes one --suite at a time")
-    if not any(suite in entry.suites for entry in job.request.skips):
+    if not any(suite in entry.suites for entry in request.skips):
         app.emit(msgspec.to_builtins(empty), f"ci/skips: no entry for the suite {suite}")
         return 0
     if dry_run:
-        return gate_run.dry_run(app, (job,))
+        return gate_run.dry_run(app, (request,))
     with housekeeping.using(app.cache):
-        gated = session.run_unstored(job, app.console)
+        gated = session.run_unstored(request, app.here)
     audit = skips.SkipAudit.of(gated.results)
     app.emit(msgspec.to_builtins(audit), "\n".join(audit.lines()))
     end = gated.error or skips.SkipAudit.unfinished(gated.results)

@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import os
 import shlex
 import socket
-import time
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import partial
@@ -22,23 +20,25 @@ from rocwheel.base.versions import PythonVersion
 from rocwheel.cli import known
 from rocwheel.cli.app import App
 from rocwheel.cli.options import NUMBER, PATH, given_words, option, option_set
-from rocwheel.cli.target import FAMILIES, FAMILY, Target, TargetOptions, family_of, key_of, trusting
+from rocwheel.cli.target import FAMILIES, FAMILY, Target, TargetOptions, family_of, trusting
 from rocwheel.gate import run as gate_runs
 from rocwheel.gate import session, subject
-from rocwheel.gate.report import summary
-from rocwheel.gate.request import Choice, DeviceChoice, GateRequest, Host
-from rocwheel.gate.session import GateJob, GateReport
+from rocwheel.gate.report import ci
+from rocwheel.gate.request import Choice, DeviceChoice, GateRequest
+from rocwheel.gate.session import GateReport
 from rocwheel.gate.setup_errors import SetupError
 from rocwheel.gate.subject import WheelsUnderTest
 from rocwheel.gate.suite import suites
 from rocwheel.gate.suite.discovery import Shard
 from rocwheel.records.manifest import Manifest
-from rocwheel.records.places import Place
 from rocwheel.records.verdict import State
 from rocwheel.release.trust import evidence
 
 SLOTS = "/run/lock/rocwheel"
-_SAME = ("requirements", "rocm", "lanes", "jobs", "patience", "installed", "folders")  # as asked
+_SAME = (  # as asked
+    "requirements", "rocm", "jax_tests", "lanes", "jobs", "patience", "installed", "folders",
+    "slots",
+)  # fmt: skip
 _NEEDED = {"suite": known.suites, "python": known.pythons, "family": known.families}
 
 
@@ -193,10 +193,8 @@ gate_options = option_set(
 )
 
 
-def jobs_of(
-    app: App, options: GateCommandOptions, *, signer: str, choice: Choice
-) -> tuple[GateJob, ...]:
-    """Turn options into a job for each suite. Raises UsageError, ConfigError, StoreError."""
+def requests_of(app: App, options: GateCommandOptions, choice: Choice) -> tuple[GateRequest, ...]:
+    """Turn options into a request for each suite. Raises UsageError, ConfigError, StoreError."""
     for name, values in _NEEDED.items():
         if not getattr(options, name):
             raise known.lacking(f"--{name}", values)
@@ -209,50 +207,35 @@ def jobs_of(
         raise ConfigError(f"--jax-tests: {options.jax_tests}: no folder", hint="check the path")
     wanted = tuple(suites.load(app.home.ci, name) for name in named)
     python = PythonVersion.parse(options.python)
-    family, manifest, place, wheels = _wheels(app, options, python)
+    family, manifest, wheels = _wheels(app, options, python)
     asked = GateRequest(
         suite=wanted[0],
         family=family,
         python=python,
         wheels=wheels,
         manifest=manifest,
-        home=app.home,
         shard=Shard.parse(options.shard),
         device=DeviceChoice(options.device),
-        jax_tests=options.jax_tests,
         choice=choice,
         tests=frozenset(options.tests),
+        runner=options.runner or app.environ.get("RUNNER_NAME", ""),
+        host=socket.gethostname(),
         **{name: getattr(options, name) for name in _SAME},
     )
     return session.prepare(
         asked,
         wanted,
+        app.here,
         output=options.output,
         failed_of=options.failed_of,
         command=lambda suite: _command_line(app, options, suite),
-        host=Host(
-            runner=app.runner,
-            environ=app.environ,
-            root=Path("/"),
-            cwd=app.cwd,
-            cache=app.cache,
-            slots=options.slots,
-            name=socket.gethostname(),
-            label=options.runner or app.environ.get("RUNNER_NAME", ""),
-            online=len(os.sched_getaffinity(0)),
-            clock=time.monotonic,
-            sleep=time.sleep,
-            now=app.now,
-        ),
-        place=place,
-        signer=key_of(app, signer),
     )
 
 
 def _wheels(
     app: App, options: GateCommandOptions, python: PythonVersion
-) -> tuple[Family, Manifest, Place | None, WheelsUnderTest]:
-    """Return family, manifest, staging place and wheel set of the options."""
+) -> tuple[Family, Manifest, WheelsUnderTest]:
+    """Return family, manifest and wheel set of the options."""
     if options.wheels:
         if options.channel or options.store:
             raise click.UsageError("--wheels are local: give no --channel and no --store")
@@ -261,14 +244,14 @@ def _wheels(
         folder, family = app.cwd / options.wheels, family_of(app, options)
         local = Manifest.load(folder)
         local.check_family(family.name)
-        return family, local, None, subject.of_manifest(local, python, folder)
+        return family, local, subject.of_manifest(local, python, folder)
     if not options.manifest:
         raise click.UsageError("give --manifest with --channel or --store, or --wheels")
     target = Target(app, options)
     place, manifest = target.staged(app, options.manifest)
     case = trusting(app, target.channel).case(place.family, app.now())
     evidence.check_built(place, manifest, case)  # before any of it runs here
-    return target.family, manifest, place, subject.of_manifest(manifest, python, place)
+    return target.family, manifest, subject.of_manifest(manifest, python, place)
 
 
 # of the line that asks the same again: what names a file, always or where it is one, and what
@@ -295,17 +278,17 @@ def _command_line(app: App, options: GateCommandOptions, suite: str) -> str:
 # --- running and printing ------------------------------------------------------------------------
 
 
-def dry_run(app: App, jobs: Sequence[GateJob]) -> int:
+def dry_run(app: App, requests: Sequence[GateRequest]) -> int:
     """Print what gates would do; return the exit status of the first that could not begin."""
     planned, status = [], 0
-    for job in jobs:
-        key, state = job.request.key, "planned"
-        app.console.info(f"would gate {key}:")
-        for line in gate_runs.lines(job.request, job.host):
+    for request in requests:
+        state = "planned"
+        app.console.info(f"would gate {request.key}:")
+        for line in gate_runs.lines(request, app.here):
             app.console.info(f"  {line}")
             if isinstance(line, SetupError) and state == "planned":
                 state, status = line.state.value, status or line.exit_code
-        planned.append({"state": state, "cell": key})
+        planned.append({"state": state, "cell": request.key})
     text = "\n".join(f"{item['cell']}: {item['state']}" for item in planned)
     app.emit(planned[0] if len(planned) == 1 else {"gates": planned}, text)
     return status
@@ -318,10 +301,10 @@ def show(app: App, reports: Sequence[GateReport]) -> int:
     """
     for report in reports:
         if path := app.environ.get("GITHUB_STEP_SUMMARY"):
-            app.write(path, summary.markdown(report.results, report.judged), "a")
+            app.write(path, ci.markdown(report.results, report.judged), "a")
         if app.console.mode is ConsoleMode.GITHUB:
             folder = suites.load(app.home.ci, report.results.suite).source.folder
-            for line in summary.workflow_commands(report.results, report.judged, folder):
+            for line in ci.workflow_commands(report.results, report.judged, folder):
                 app.console.command(line)
     documents = [report.document for report in reports]
     text = "\n".join(report.text for report in reports)

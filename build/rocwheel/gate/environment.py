@@ -1,4 +1,4 @@
-"""A fresh environment: the wheel set by file and SHA-256, JAX by version, the suite's own needs.
+"""What tests run with: ROCm, and a fresh environment with the wheel set by file and SHA-256.
 
 uv resolves and installs, by hash, with the indexes that pip is configured for. It keeps unpacked
 packages; so every file is compared with its RECORD afterwards, and the RECORDs of the set with
@@ -12,7 +12,7 @@ import shlex
 import stat
 import sys
 import zipfile
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from importlib import machinery
 from pathlib import Path
@@ -21,15 +21,22 @@ from typing import Final
 import uv
 from packaging.requirements import Requirement
 
+from rocwheel import rocm
 from rocwheel.base import files
 from rocwheel.base.console import Console
 from rocwheel.base.errors import CommandError, ConfigError, RocwheelError, StoreError
+from rocwheel.base.here import Here
 from rocwheel.base.host.machine import Interpreter
 from rocwheel.base.process import Command, Runner
-from rocwheel.base.values import Plain, replace
+from rocwheel.base.values import Plain
+from rocwheel.gate import subject
+from rocwheel.gate.request import DeviceChoice, GateRequest
 from rocwheel.gate.setup_errors import InfraError, WrongWheelsError
 from rocwheel.gate.subject import WheelsUnderTest
+from rocwheel.records.install import DEVICE
+from rocwheel.records.verdict import RocmProvided
 from rocwheel.release.ledger import manifests
+from rocwheel.rocm import by_pip
 from rocwheel.wheel.metadata import record_digest
 
 BROUGHT: Final = "wheels"  # the folder into which those of a store are brought
@@ -44,6 +51,9 @@ CONFIGURED: Final = {
     "cert": "SSL_CERT_FILE",
     "timeout": "UV_HTTP_TIMEOUT",
 }
+PIP: Final = "pip:"
+_BETWEEN: Final = re.compile(r",(?=\s*[A-Za-z])(?![^\[]*\])")  # requirements, not extras or limits
+IMAGE: Final = Path("/opt/rocm")  # where images have it
 _SETTING: Final = re.compile(r"(global|install|:env:)\.([a-z-]+)=(.*)")
 # what uv says where every index has answered and none has it
 _UNMET: Final = re.compile(
@@ -51,71 +61,85 @@ _UNMET: Final = re.compile(
 )
 
 
-class InstallPlan(Plain, frozen=True, kw_only=True):
-    """How the environment is made: files to write, commands to run."""
+class Provided(Plain, frozen=True, kw_only=True):
+    """A ROCm that is ready; while this value lives, the cache keeps its tree."""
 
-    python: Path  # of the environment
-    files: tuple[tuple[Path, str], ...]
-    commands: tuple[tuple[str, Command], ...]  # each with what it does
-    asked: tuple[str, ...]  # requirements of suites and options, as uv spells them
-    index: str = ""  # besides those that pip is configured for
+    record: RocmProvided
+    root: Path | None = None
+    requirements: tuple[str, ...] = ()
+    index: str = ""  # that has them, besides those of pip's settings
+    tree: object = None
+
+    @property
+    def env(self) -> dict[str, str]:
+        """What a test process must know of it; the wheels find its libraries by themselves."""
+        root = {"ROCM_PATH": str(self.root)} if self.root else {}
+        version = self.record.version
+        return root | ({"ROCWHEEL_ROCM_VERSION": version} if version else {})
+
+    def __str__(self) -> str:
+        if self.root:
+            return f"ROCm of {self.root}"
+        names = ", ".join(line.partition(" --hash")[0] for line in self.requirements)
+        return f"ROCm by pip: {names}" if names else "no ROCm"
 
 
-def plan(
-    wheels: WheelsUnderTest,
-    *,
-    interpreter: Interpreter,
-    folder: Path,
-    cache: Path,
-    requirements: Sequence[str],
-    constraints: Sequence[str],
-    with_jax: bool,
-    index: str = "",
-) -> InstallPlan:
-    """Plan an environment in `folder`. `constraints` hold other packages to given versions."""
-    python = folder / "env" / "bin" / "python"
-    ours, others, held = folder / "wheels.txt", folder / "others.txt", folder / "constraints.txt"
-    every = folder / "all.txt"
-    jax = [f"jax=={wheels.jax_version}"] if with_jax else []
-    names = {wheel.project for wheel in wheels.wheels}
-    pins = [f"{wheel.project}=={wheel.version}" for wheel in wheels.wheels]
-    pins += [line for line in constraints if line.partition("==")[0].strip().lower() not in names]
+NO_ROCM: Final = Provided(record=RocmProvided(origin="none"))
 
-    def uv_(*words: str) -> Command:
-        env = {"UV_CACHE_DIR": str(cache / CACHE), "UV_INDEX_STRATEGY": "unsafe-best-match"}
-        return Command(argv=(uv.find_uv_bin(), "--no-config", *words), env=env)
 
-    binary = ("--only-binary", ":all:", "--python", str(python))
-    return InstallPlan(
-        python=python,
-        files=(
-            (ours, _lines(wheel.requirement(folder / BROUGHT) for wheel in wheels.wheels)),
-            (others, _lines((*jax, *requirements))),
-            (held, _lines(pins)),
-        ),
-        commands=(
-            (
-                "a virtual environment",
-                uv_("venv", "--quiet", "--python", str(interpreter.executable),
-                    str(folder / "env")),
-            ),
-            (
-                "versions and digests of all packages",
-                uv_("pip", "compile", "--quiet", "--generate-hashes", "--no-header",
-                    "--no-annotate", *binary, "-c", str(held), "-o", str(every), str(ours),
-                    str(others)),
-            ),
-            (
-                "packages by digest",
-                uv_("pip", "sync", "--quiet", "--require-hashes", "--link-mode", "copy",
-                    "--compile-bytecode", *binary, str(every)),
-            ),
-            ("requirements of what is installed", uv_("pip", "check", "--python", str(python))),
-            ("list", uv_("pip", "list", "--quiet", "--format=freeze", "--python", str(python))),
-        ),
-        asked=tuple(str(Requirement(line.partition(" --hash")[0])) for line in requirements),
-        index=index,
-    )  # fmt: skip
+def rocm_of(request: GateRequest, here: Here) -> Provided | rocm.RocmPlan:
+    """Decide which ROCm a gate puts beside the wheels, which bring none themselves.
+
+    It is the manifest's tarball by its digest, another tarball or folder, or packages. For a set
+    that was built from packages it is the packages that users install, by digest, without the
+    development files. A suite may be for users of ROCm by pip: then it is the manifest's version.
+    Raises ConfigError when none is named.
+    """
+    source, by_users, text = request.manifest.rocm, request.suite.rocm == "pip", request.rocm
+    targets = request.family.targets
+    if request.installed:  # the ROCm of the image that this runs in, which has no compiler
+        try:
+            version = (IMAGE / ".info" / "version").read_text(encoding="utf-8").strip()
+        except OSError:
+            return NO_ROCM
+        record = RocmProvided(origin="path", version=version, name=IMAGE.name)
+        return Provided(record=record, root=IMAGE)
+    if request.device is not DeviceChoice.FAMILY:
+        return NO_ROCM
+    delivery = None if text or by_users else source.delivery
+    packages = delivery.packages if delivery else ()
+    if lines := by_pip.for_users(packages, targets):
+        record = RocmProvided(
+            origin="pip", version=source.version, sha256=source.sha256, name=source.name
+        )
+        return Provided(record=record, requirements=lines, index=source.url)
+    if by_users and not text:
+        # the wheels; `rocm` itself, whose extras they are, is an sdist and has no library
+        names = ("core", "libraries", *(f"{DEVICE}{target}" for target in targets))
+        text = PIP + ",".join(f"rocm-sdk-{name}=={source.version}" for name in names)
+    if text.startswith(PIP):
+        text = text.removeprefix(PIP)
+        requirements = tuple(_BETWEEN.split(text))
+        # `rocm[libraries]==7.10.0`, the first requirement, may have one
+        pinned = re.fullmatch(r"[^=]*==([^,;*]+)", requirements[0])
+        record = RocmProvided(origin="pip", name=text, version=pinned[1].strip() if pinned else "")
+        return Provided(record=record, requirements=requirements)
+    return subject.rocm_of(request.manifest, text, exact=False, cache=here.cache, cwd=here.cwd)
+
+
+def provide(request: GateRequest, here: Here) -> Provided:
+    """Make ROCm ready. Raises ConfigError when none is named, and what `rocm.fetch` raises."""
+    found = rocm_of(request, here)
+    if isinstance(found, Provided):
+        return found
+    tree = rocm.fetch(found, console=here.console, env=here.environ)
+    record = RocmProvided(
+        origin="path" if tree.origin == "directory" else tree.origin,
+        version=str(tree.version),
+        sha256=tree.sha256,  # of a folder: of the list of its files, as the manifest has it
+        name=tree.name,
+    )
+    return Provided(record=record, root=tree.root, tree=tree)
 
 
 class Environment(Plain, frozen=True, kw_only=True):
@@ -124,63 +148,106 @@ class Environment(Plain, frozen=True, kw_only=True):
     packages: tuple[str, ...]  # name==version
 
 
+def listed(request: GateRequest, folder: Path, provided: Provided) -> dict[str, list[str]]:
+    """Return the lines of the files that uv reads: the set, the packages beside it, limits."""
+    wheels = request.wheels
+    names = {wheel.project for wheel in wheels.wheels}
+    pins = [f"{wheel.project}=={wheel.version}" for wheel in wheels.wheels]
+    others = request.constraints
+    pins += [line for line in others if line.partition("==")[0].strip().lower() not in names]
+    jax = [f"jax=={wheels.jax_version}"] if request.suite.with_jax else []
+    return {
+        "wheels.txt": [wheel.requirement(folder / BROUGHT) for wheel in wheels.wheels],
+        "others.txt": [*jax, *_asked(request, provided)],
+        "constraints.txt": pins,
+    }
+
+
+def _asked(request: GateRequest, provided: Provided) -> tuple[str, ...]:
+    return (*sorted(request.suite.requirements), *request.requirements, *provided.requirements)
+
+
 def make(
-    planned: InstallPlan,
-    wheels: WheelsUnderTest,
+    request: GateRequest,
+    interpreter: Interpreter,
+    folder: Path,
+    provided: Provided,
+    here: Here,
     *,
-    runner: Runner,
-    rocm: Path | None,
-    console: Console,
-    log: Path,
     left: Callable[[], float],
 ) -> Environment:
-    """Apply a plan and print how long each step takes; `left` returns the seconds that remain.
+    """Make the environment in a folder; `left` returns the seconds that remain.
 
     Raises InfraError, ConfigError for a requirement that nothing meets, WrongWheelsError where
     requirements contradict.
     """
-    folder = planned.python.parents[2]
+    wheels, env = request.wheels, folder / "env"
+    python, every = env / "bin/python", folder / "all.txt"
     folder.mkdir(parents=True, exist_ok=True)
-    _ready(wheels, folder / BROUGHT, console)
-    for path, text in planned.files:
-        path.write_text(text, encoding="utf-8")
-    env, alone = configured(runner)
-    if planned.index:
-        env["UV_INDEX"] = f"{planned.index} {env.get('UV_INDEX', '')}".rstrip()
-    venv, compile_, sync, check, listing = planned.commands
+    _ready(wheels, folder / BROUGHT, here.console)
+    for name, lines in listed(request, folder, provided).items():
+        (folder / name).write_text("".join(f"{line}\n" for line in lines), encoding="utf-8")
+    variables, alone = configured(here.runner)
+    if provided.index:
+        variables["UV_INDEX"] = f"{provided.index} {variables.get('UV_INDEX', '')}".rstrip()
+    variables |= {
+        "UV_CACHE_DIR": str(here.cache / CACHE),
+        "UV_INDEX_STRATEGY": "unsafe-best-match",
+    }
 
-    def run(what: str, command: Command, *more: str) -> None:
-        argv = (*command.argv, *more)
-        with console.step(what):
-            asked = replace(command, argv=argv, env={**env, **command.env}, timeout=left())
-            runner.run(asked, log=log)
+    def uv_(*words: str | Path, timeout: float | None = None) -> Command:
+        argv = (uv.find_uv_bin(), "--no-config", *map(str, words))
+        return Command(argv=argv, env=variables, timeout=timeout)
 
+    def run(what: str, *words: str | Path) -> None:
+        with here.console.step(what):
+            here.runner.run(uv_(*words, timeout=left()), log=request.logs / "install.log")
+
+    binary = ("--only-binary", ":all:", "--python", str(python))
+    texts = ("-c", folder / "constraints.txt", "-o", every, folder / "wheels.txt")
+    sync = (
+        "pip", "sync", "--quiet", "--require-hashes", "--link-mode", "copy", "--compile-bytecode",
+        *binary, str(every), *alone,
+    )  # fmt: skip
     try:
-        run(*venv)
-        run(*compile_, *alone)
-        run(*sync, *alone)
-        if damaged := next(_damaged(planned.python.parents[1], wheels, folder / BROUGHT), ""):
-            console.warn(f"a kept package was changed: {damaged}; installing all of them again")
-            clean = (sync[1].argv[0], "--no-config", "cache", "clean", "--quiet")
-            run("removing kept packages", replace(sync[1], argv=clean))
-            run(*sync, *alone, "--reinstall")
+        run(
+            "a virtual environment", "venv", "--quiet", "--python", str(interpreter.executable), env
+        )
+        run(
+            "versions and digests of all packages",
+            "pip", "compile", "--quiet", "--generate-hashes", "--no-header", "--no-annotate",
+            *binary, *texts, folder / "others.txt", *alone,
+        )  # fmt: skip
+        run("packages by digest", *sync)
+        if damaged := next(_damaged(env, wheels, folder / BROUGHT), ""):
+            here.console.warn(
+                f"a kept package was changed: {damaged}; installing all of them again"
+            )
+            run("removing kept packages", "cache", "clean", "--quiet")
+            run("packages by digest", *sync, "--reinstall")
     except CommandError as exc:
-        raise _not_made(exc, planned, wheels) from exc
-    if damaged := next(_damaged(planned.python.parents[1], wheels, folder / BROUGHT), ""):
+        asked = [
+            str(Requirement(line.partition(" --hash")[0])) for line in _asked(request, provided)
+        ]
+        raise _not_made(exc, asked, wheels) from exc
+    if damaged := next(_damaged(env, wheels, folder / BROUGHT), ""):
         raise InfraError(
             f"what was installed is not what its wheel holds: {damaged}",
             hint="remove the kept packages: `doctor cache clean`",
         )
     try:
-        run(*check)
+        run("requirements of what is installed", "pip", "check", "--python", python)
     except CommandError as exc:
         raise _unmet(exc) from exc
     ask = "import sysconfig; print(sysconfig.get_path('platlib'))"
-    site = Path(runner.capture(Command(argv=(str(planned.python), "-c", ask))).strip())
-    if rocm:
-        (site / "rocm").symlink_to(rocm)
-    packages = tuple(sorted(runner.capture(listing[1]).split(), key=str.lower))
-    return Environment(python=planned.python, site=site, packages=packages)
+    site = Path(here.runner.capture(Command(argv=(str(python), "-c", ask))).strip())
+    if provided.root:
+        (site / "rocm").symlink_to(provided.root)
+    found = here.runner.capture(
+        uv_("pip", "list", "--quiet", "--format=freeze", "--python", python)
+    )
+    packages = tuple(sorted(found.split(), key=str.lower))
+    return Environment(python=python, site=site, packages=packages)
 
 
 def configured(runner: Runner) -> tuple[dict[str, str], tuple[str, ...]]:
@@ -195,7 +262,7 @@ def configured(runner: Runner) -> tuple[dict[str, str], tuple[str, ...]]:
     return env, ("--no-index",) if env.pop("UV_NO_INDEX", "") in ("1", "true", "yes") else ()
 
 
-def _not_made(exc: CommandError, planned: InstallPlan, wheels: WheelsUnderTest) -> RocwheelError:
+def _not_made(exc: CommandError, asked: Sequence[str], wheels: WheelsUnderTest) -> RocwheelError:
     """Return why there is no environment: a suite's requirement, the set's own, or the machine.
 
     JAX does not count as a requirement of the suite: a release may reach an index later.
@@ -206,7 +273,7 @@ def _not_made(exc: CommandError, planned: InstallPlan, wheels: WheelsUnderTest) 
         return _unmet(exc)
     match = _UNMET.search(text)
     unmet = (match[1] or match[2]) if match else ""
-    if unmet in planned.asked:
+    if unmet in asked:
         return ConfigError(
             f"{unmet}: no index has it for this CPython",
             hint="correct `requirements` in the suite's file, --with, or pip's index",
@@ -331,7 +398,3 @@ def altered(folder: Path, were: Mapping[str, tuple[int, ...]]) -> tuple[str, str
         if name in were and now.get(name) != were[name]:
             return name, "changed", when
     return None
-
-
-def _lines(lines: Iterable[str]) -> str:
-    return "".join(f"{line}\n" for line in lines)

@@ -1,10 +1,8 @@
-"""The request to the gate and the machine it runs on: two values, made in `cli`."""
+"""The request to the gate, made in `cli`."""
 
 from __future__ import annotations
 
 import enum
-from collections.abc import Callable, Mapping
-from datetime import datetime
 from pathlib import Path
 from typing import Final
 
@@ -12,8 +10,6 @@ from packaging.requirements import InvalidRequirement, Requirement
 
 from amdgpu_family_matrix import Family
 from rocwheel.base.errors import ConfigError
-from rocwheel.base.home import Home
-from rocwheel.base.process import HostRunner
 from rocwheel.base.values import Plain, replace
 from rocwheel.base.versions import PythonVersion
 from rocwheel.bazel import KnownFailure
@@ -23,6 +19,7 @@ from rocwheel.gate.suite.history import SuiteHistory
 from rocwheel.gate.suite.skips import Skip
 from rocwheel.gate.suite.suites import Library, Suite
 from rocwheel.records.manifest import Manifest
+from rocwheel.records.places import Place
 from rocwheel.records.results import Outcome, Results
 from rocwheel.records.verdict import Demand, KnownSuite
 
@@ -53,7 +50,6 @@ class GateRequest(Plain, frozen=True, kw_only=True):
     python: PythonVersion
     wheels: WheelsUnderTest
     manifest: Manifest
-    home: Home  # our data, or a team's
     shard: Shard = Shard()
     device: DeviceChoice = DeviceChoice.FAMILY
     rocm: str = ""  # a tarball, URL or folder, `pip:` and requirements; "" for the manifest's
@@ -67,6 +63,9 @@ class GateRequest(Plain, frozen=True, kw_only=True):
     installed: Path | None = None  # Python of an environment that has wheels and ROCm: an image's
     folders: tuple[Path, ...] = ()  # with packages that the suite needs and that one lacks
     output: Path = Path()
+    slots: Path = Path()  # lock files of devices, shared by all users of the machine
+    runner: str = ""  # its label
+    host: str = ""
     libraries: tuple[Library, ...] = ()
     device_errors: tuple[KnownFailure, ...] = ()
     skips: tuple[Skip, ...] = ()
@@ -107,6 +106,16 @@ class GateRequest(Plain, frozen=True, kw_only=True):
         return self.choice is Choice.ALL
 
     @property
+    def stored(self) -> Place | None:
+        """Where its verdict goes; None unless a whole suite runs on the family's GPUs."""
+        counts = self.whole and self.device is DeviceChoice.FAMILY and not self.installed
+        return self.wheels.place if counts else None
+
+    @property
+    def logs(self) -> Path:
+        return self.output / "logs"
+
+    @property
     def unofficial(self) -> tuple[str, ...]:
         """The reason why its verdict would not count: something that other machines do not run."""
         reasons = {
@@ -145,29 +154,3 @@ class GateRequest(Plain, frozen=True, kw_only=True):
         """The deadline of the tests."""
         deadlines = self.suite.deadlines
         return float(deadlines.shard if self.shard.count > 1 else deadlines.suite)
-
-
-class Host(Plain, frozen=True, kw_only=True):
-    """The machine a gate runs on, and the folders it may use there."""
-
-    runner: HostRunner
-    environ: Mapping[str, str]  # where masks and proxies stand
-    root: Path  # the file system, "/" but in tests
-    cwd: Path
-    cache: Path
-    slots: Path  # lock files of devices, shared by all users of the machine
-    name: str
-    label: str  # of the runner
-    online: int  # CPUs of this process's affinity
-    clock: Callable[[], float]
-    sleep: Callable[[float], None]
-    now: Callable[[], datetime]
-
-    @property
-    def boot(self) -> str:
-        """Names the current boot, "" where the kernel does not say."""
-        try:
-            path = self.root / "proc/sys/kernel/random/boot_id"
-            return path.read_text(encoding="ascii").strip()
-        except OSError:
-            return ""

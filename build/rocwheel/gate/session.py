@@ -10,13 +10,13 @@ from typing import Any, Final
 
 from rocwheel.base.console import Console
 from rocwheel.base.errors import HostError, InterruptError, RocwheelError, StoreError
-from rocwheel.base.home import Home
+from rocwheel.base.here import Here
 from rocwheel.base.values import Plain, replace
 from rocwheel.gate import run as gate_runs
 from rocwheel.gate.engine.plan import Snapshot, Watcher
 from rocwheel.gate.report import render
 from rocwheel.gate.report.gate_page import verdict_text
-from rocwheel.gate.request import DeviceChoice, GateRequest, Host
+from rocwheel.gate.request import GateRequest
 from rocwheel.gate.run import GateResult
 from rocwheel.gate.suite import history, skips, suites
 from rocwheel.gate.suite.suites import Suite
@@ -27,21 +27,6 @@ from rocwheel.records.verdict import Verdict
 from rocwheel.release.trust.policy import Signer
 
 NAME_WIDTH: Final = 40  # of a test in the progress line
-
-
-class GateJob(Plain, frozen=True, kw_only=True):
-    """One gate of a session: request, machine, and where the verdict goes."""
-
-    request: GateRequest
-    host: Host
-    place: Place | None  # staging; None for local wheels
-    signer: Signer | None = None  # signs the verdict that is stored
-
-    @property
-    def stored(self) -> Place | None:
-        """Return where the verdict goes; None unless a whole suite ran on the family's GPUs."""
-        counts = self.request.whole and self.request.device is DeviceChoice.FAMILY
-        return self.place if counts and self.request.installed is None else None
 
 
 class GateReport(Plain, frozen=True, kw_only=True):
@@ -57,23 +42,21 @@ class GateReport(Plain, frozen=True, kw_only=True):
 def prepare(
     asked: GateRequest,
     wanted: Sequence[Suite],
+    here: Here,
     *,
     output: Path | None,
     failed_of: Path | None,
     command: Callable[[str], str],
-    host: Host,
-    place: Place | None,
-    signer: Signer | None = None,
-) -> tuple[GateJob, ...]:
-    """Make a job for each suite as is asked for the first; several have folders below `output`.
+) -> tuple[GateRequest, ...]:
+    """Make a request for each suite as is asked for the first; several have folders in `output`.
 
     `failed_of` are earlier results, of which only the failures run again; `command` returns the
     line that asks the same again for one suite. Raises ConfigError, StoreError.
     """
-    home, shard = asked.home, asked.shard
-    listed = skips.load(home.ci, today=host.now().date())
+    home, shard = here.home, asked.shard
+    listed = skips.load(home.ci, today=here.now().date())
     suffix = f"-{shard.number}-of-{shard.count}" if shard.count > 1 else ""
-    jobs = []
+    requests = []
     for suite in wanted:
         own = Path("gate-results") / f"{suite.name}-{asked.python}{suffix}"
         if output:
@@ -81,69 +64,66 @@ def prepare(
         request = replace(
             asked,
             suite=suite,
-            output=host.cwd / own,
+            output=here.cwd / own,
             libraries=suites.libraries(home.ci),
             device_errors=suites.device_errors(home.ci),
             skips=listed,
             known=suites.known(home, suite, listed),
-            history=history.read(place, suite.name, host.cache),
+            history=history.read(asked.wheels.place, suite.name, here.cache),
             command=command(suite.name),
         )
         if failed_of:
             request = request.for_failures_of(storing.results_in(failed_of))
-        gate_runs.check(request, host)
-        jobs.append(GateJob(request=request, host=host, place=place, signer=signer))
-    return tuple(jobs)
+        gate_runs.check(request, here)
+        requests.append(request)
+    return tuple(requests)
 
 
-def run_each(jobs: Sequence[GateJob], console: Console) -> Iterator[GateReport]:
-    """Run one gate after the other until a signal ends it; store each result."""
+def run_each(
+    requests: Sequence[GateRequest], here: Here, signer: Signer | None
+) -> Iterator[GateReport]:
+    """Run one gate after the other until a signal ends it; store each result, signed."""
+    console = here.console
     with ExitStack() as held:
-        for job in jobs:
-            held.enter_context(storing.alone(job.request.output))
-        for number, job in enumerate(jobs, 1):
-            with _interruptible(job):
-                gated = _run(job, console)
+        for request in requests:
+            held.enter_context(storing.alone(request.output))
+        for number, request in enumerate(requests, 1):
+            with _interruptible(request):
+                gated = _run(request, here)
                 if gated.error:
                     console.fail(gated.error)
-                request, results = job.request, gated.results
+                whole = request.whole and not str(request.shard)
                 report = finish(
-                    (results, gated.judged, gated.verdict),
-                    job.stored,
-                    request.output,
-                    home=request.home,
-                    cache=job.host.cache,
-                    console=console,
-                    signer=job.signer,
-                    whole=job.host.now() if request.whole and not str(request.shard) else None,
-                )
-                if results.tests:
+                    (gated.results, gated.judged, gated.verdict), request.stored, request.output,
+                    here, signer=signer, whole=here.now() if whole else None,
+                )  # fmt: skip
+                if gated.results.tests:
                     with _remembering(console):
-                        history.add(job.stored, request.suite.name, job.host.cache, results)
+                        history.add(request.stored, request.suite.name, here.cache, gated.results)
             yield report
-            if any(fault.message == CUT_SHORT for fault in results.faults):  # by a signal
-                left = ", ".join(waiting.request.suite.name for waiting in jobs[number:])
+            if any(fault.message == CUT_SHORT for fault in gated.results.faults):  # by a signal
+                left = ", ".join(waiting.suite.name for waiting in requests[number:])
                 unbegun = f"not begun: {left}; " if left else ""
                 console.info(f"interrupted: {unbegun}run the same command again")
                 return
 
 
-def _run(job: GateJob, console: Console) -> GateResult:
+def _run(request: GateRequest, here: Here) -> GateResult:
     """Run one gate and show its progress."""
-    storing.clear(job.request.output)
-    console.info(f"gate {job.request.key}")
-    with _watching(console) as watcher:
-        return gate_runs.run(job.request, job.host, console, watcher)
+    storing.clear(request.output)
+    here.console.info(f"gate {request.key}")
+    with _watching(here.console) as watcher:
+        return gate_runs.run(request, here, watcher)
 
 
-def run_unstored(job: GateJob, console: Console) -> GateResult:
+def run_unstored(request: GateRequest, here: Here) -> GateResult:
     """Run one gate and store nothing."""
-    with storing.alone(job.request.output), _interruptible(job):
-        return _run(job, console)
+    with storing.alone(request.output), _interruptible(request):
+        return _run(request, here)
 
 
 @contextmanager
-def _interruptible(job: GateJob) -> Iterator[None]:
+def _interruptible(request: GateRequest) -> Iterator[None]:
     """Turn the signal that interrupts the end of a gate into an InterruptError.
 
     The first signal is a verdict; this is for a second one, while that is written.
@@ -152,7 +132,7 @@ def _interruptible(job: GateJob) -> Iterator[None]:
         yield
     except KeyboardInterrupt:
         raise InterruptError(
-            f"the gate of {job.request.key} was interrupted while it ended: "
+            f"the gate of {request.key} was interrupted while it ended: "
             "its verdict may not be complete",
             hint="run the same command again; its tests start from the beginning",
         ) from None
@@ -187,10 +167,8 @@ def finish(
     judged: tuple[Results, Fault, Verdict | None],
     place: Place | None,
     output: Path,
+    here: Here,
     *,
-    home: Home,
-    cache: Path,
-    console: Console,
     whole: datetime | None,
     signer: Signer | None = None,
     parts: Sequence[str] = (),
@@ -201,22 +179,22 @@ def finish(
     whole suite ended, with which the next run is compared.
     """
     results, fault, verdict = judged
-    notes = {library.name: library.note for library in suites.libraries(home.ci)}
-    last = history.read_last(place, history.name_of(results), cache)
+    notes = {library.name: library.note for library in suites.libraries(here.home.ci)}
+    last = history.read_last(place, history.name_of(results), here.cache)
     reports = render(results, fault, notes, last)
     unwritten = _write(output, reports, None)  # before anything can go wrong with the store
     key = ""
     if verdict and place:
         logs = output / storing.LOGS
         key, verdict = storing.put(place, verdict, reports, logs, signer=signer, parts=parts)
-        console.info(f"stored {'and signed ' if signer else ''}{place.store.locate(key)}")
+        here.console.info(f"stored {'and signed ' if signer else ''}{place.store.locate(key)}")
     unwritten = _write(output, {}, verdict) or unwritten
     for reason in verdict.ran.unofficial if verdict else ():
-        console.info(f"no promotion takes this verdict: {reason}")
+        here.console.info(f"no promotion takes this verdict: {reason}")
     if whole and results.tests:
         run = LastRun.of(results, fault.state, ended=whole.strftime("%Y-%m-%d %H:%M"), before=last)
-        with _remembering(console):
-            history.keep_last(place, history.name_of(results), cache, run)
+        with _remembering(here.console):
+            history.keep_last(place, history.name_of(results), here.cache, run)
     counts = {name: number for name, number in results.counts.by_outcome().items() if number}
     numbers = ", ".join(f"{number} {name.replace('_', ' ')}" for name, number in counts.items())
     page = output / "report.html"

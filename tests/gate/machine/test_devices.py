@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from types import SimpleNamespace
 
 import pytest
@@ -40,10 +41,12 @@ def asked(
 
 
 @pytest.fixture
-def host(tmp_path_factory):
+def host(tmp_path_factory, monkeypatch):
+    monkeypatch.setattr(os, "sched_getaffinity", lambda _pid: set(range(16)))
+
     def of(*gpus, **environ):
         root = machine(tmp_path_factory.mktemp("machine"), *gpus)
-        return SimpleNamespace(root=root, environ=environ, online=16, runner=None)
+        return SimpleNamespace(root=root, environ=environ, runner=None)
 
     return of
 

@@ -15,7 +15,7 @@ import pytest
 from rocwheel.base.process import Completed, HostRunner, base_env
 from rocwheel.base.values import replace
 from rocwheel.gate import run
-from rocwheel.gate.engine.plan import Lane
+from rocwheel.gate.engine.plan import Lane, Watcher
 from rocwheel.gate.machine import preflight
 from rocwheel.gate.machine.accelerators import Accelerator, Maker
 from rocwheel.gate.setup_errors import CrashingWheelsError, InfraError, WrongWheelsError
@@ -121,18 +121,18 @@ def test_128_processes_on_8_devices_ask_each_device_once_and_all_at_the_same_tim
         for gpu in range(8)
         for number in range(16)
     )
-    request = SimpleNamespace(
-        suite=SimpleNamespace(with_jax=True), wheels=WHEELS, output=tmp_path, folders=()
-    )
+    request = SimpleNamespace(suite=SimpleNamespace(with_jax=True), wheels=WHEELS, logs=tmp_path)
     runner, environment = AtOnce(8), SimpleNamespace(python=Path("/py"))
-    probed, facts = run._preflight(
-        request, SimpleNamespace(runner=runner), environment, lanes, tmp_path
-    )
+    gate = run._Gate(
+        request=request, here=SimpleNamespace(runner=runner), lanes=lanes, work=tmp_path,
+        watcher=Watcher(), until=0,
+    )  # fmt: skip
+    facts = gate.ask(environment)
     assert sorted(Path(name).name for name in runner.asked) == [
         f"preflight-gpu{gpu}.0.json" for gpu in range(8)
     ]
-    assert [lane.name for lane in probed] == [lane.name for lane in lanes]
-    assert all(lane.probe for lane in probed)  # it is asked again after a crash
+    assert [lane.name for lane in gate.lanes] == [lane.name for lane in lanes]
+    assert all(lane.probe for lane in gate.lanes)  # it is asked again after a crash
     assert facts.backend == "rocm"
 
 

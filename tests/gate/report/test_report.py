@@ -9,8 +9,8 @@ import pytest
 from support.report import FOUND, LAST, NASTY, attempt, rich
 
 from rocwheel.base.values import replace
-from rocwheel.gate.report import gate_page, junit, render, summary
-from rocwheel.gate.report.trail import Trails
+from rocwheel.gate.report import ci, gate_page, render
+from rocwheel.gate.report.gate_page import Trails
 from rocwheel.records.results import Fault, Outcome, Results, TestResult
 from rocwheel.records.verdict import State
 
@@ -24,7 +24,7 @@ def test_all_reports_are_made_and_the_json_can_be_read_again():
 
 @pytest.fixture
 def xml():
-    return ET.fromstring(junit.render(rich(), FOUND))
+    return ET.fromstring(ci.junit(rich(), FOUND))
 
 
 def test_junit_counts_what_happened(xml):
@@ -126,17 +126,17 @@ def test_a_run_that_ended_before_its_tests_has_a_page_too():
     empty = Results(suite="smoke", shard="", files=(), suite_files=(), tests=())
     found = Fault(state=State.NO_RUNNER, message="no GPU here")
     assert "no GPU here" in gate_page.render(empty, found, {}).decode()
-    assert ET.fromstring(junit.render(empty, found)).get("tests") == "0"
+    assert ET.fromstring(ci.junit(empty, found)).get("tests") == "0"
 
 
 def test_the_summary_names_state_and_failures():
-    text = summary.markdown(rich(), FOUND)
+    text = ci.markdown(rich(), FOUND)
     assert text.startswith("### smoke on gfx94X-dcgpu, CPython 3.12.1: crash\n")
     assert "| `test_b.py::test_crash` | crashed | signal 11 (SIGSEGV) |" in text
 
 
 def test_annotations_are_escaped_and_few():
-    lines = list(summary.workflow_commands(rich(), FOUND, "suites/smoke"))
+    lines = list(ci.workflow_commands(rich(), FOUND, "suites/smoke"))
     assert lines[0].startswith("::error file=suites/smoke/test_c.py,line=1,title=not collected::")
     assert lines[1] == (
         "::error file=suites/smoke/test_b.py,line=7,"
@@ -144,20 +144,20 @@ def test_annotations_are_escaped_and_few():
     )
     bad = next(test for test in rich().tests if "test_bad" in test.test)
     many = replace(rich(), tests=tuple(replace(bad, test=f"a.py::t{n}") for n in range(50)))
-    assert len(list(summary.workflow_commands(many, FOUND, ""))) == summary.ANNOTATED
-    assert "30 more" in summary.markdown(many, FOUND)
+    assert len(list(ci.workflow_commands(many, FOUND, ""))) == ci.ANNOTATED
+    assert "30 more" in ci.markdown(many, FOUND)
 
 
 def test_a_bad_state_without_a_failing_test_is_annotated_as_well():
     few = replace(rich(), tests=rich().tests[:30], collect_errors=())
     found = Fault(state=State.TOO_FEW_RAN, message="tests that ran: 30, must: 220")
-    (line,) = summary.workflow_commands(few, found, "suites/smoke")
+    (line,) = ci.workflow_commands(few, found, "suites/smoke")
     assert line == (
         "::error title=smoke on gfx94X-dcgpu%2C CPython 3.12.1%3A too-few-ran"
         "::tests that ran: 30, must: 220"
     )
     passed = Fault(state=State.PASS, message="")
-    assert list(summary.workflow_commands(few, passed, "suites/smoke")) == []
+    assert list(ci.workflow_commands(few, passed, "suites/smoke")) == []
 
 
 def test_the_nasty_text_is_really_nasty():

@@ -10,7 +10,7 @@ from support.wheelset import Shop, make_set, make_verdict
 
 from rocwheel.base.values import replace
 from rocwheel.gate.report import render
-from rocwheel.gate.report.trail import Trails
+from rocwheel.gate.report.gate_page import Trails
 from rocwheel.gate.verdict import storing
 from rocwheel.gate.verdict.merge import merge_results
 from rocwheel.records.results import Outcome, ProcessRecord

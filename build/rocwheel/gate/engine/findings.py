@@ -25,8 +25,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping
 
     from rocwheel.bazel import KnownFailure
-    from rocwheel.gate.engine.lane_work import LaneWork
-    from rocwheel.gate.engine.plan import RunPlan, Watcher
+    from rocwheel.gate.engine.plan import LaneWork, RunPlan, Watcher
 
 
 class Findings:

@@ -24,11 +24,9 @@ from typing import TYPE_CHECKING, Final
 from rocwheel.gate.engine import protocol
 from rocwheel.gate.engine.child import Child, describe
 from rocwheel.gate.engine.findings import Findings
-from rocwheel.gate.engine.lane_work import LaneMode, LaneWork
 from rocwheel.gate.engine.outcomes import STREAK
-from rocwheel.gate.engine.plan import Snapshot
+from rocwheel.gate.engine.plan import LaneMode, LaneWork, Snapshot, Supply
 from rocwheel.gate.engine.protocol import BrokenProtocolError
-from rocwheel.gate.engine.supply import Supply
 from rocwheel.gate.engine.worker import supervisor
 from rocwheel.records.results import CUT_SHORT, Outcome, Results
 from rocwheel.records.verdict import State

@@ -1,21 +1,32 @@
-"""The engine's inputs: plan, lanes, the world around it, and a watcher of the run."""
+"""What a run is given, the state of its lanes, and what each of them does next."""
 
 from __future__ import annotations
 
+import enum
 import os
-from typing import TYPE_CHECKING
+from collections import Counter, deque
+from dataclasses import dataclass, field, fields
+from typing import TYPE_CHECKING, Final
 
 from rocwheel.base.values import Plain
-from rocwheel.gate.engine.scheduler import Estimates
+from rocwheel.gate.engine.outcomes import STREAK
+from rocwheel.gate.engine.scheduler import Estimates, Scheduler, Step
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping
+    import subprocess
+    from collections.abc import Callable, Mapping, Sequence
 
     from rocwheel.base.process import Command, HostRunner
     from rocwheel.bazel import KnownFailure
-    from rocwheel.gate.engine.child import WorkerSpec
+    from rocwheel.gate.engine.child import Child, WorkerSpec
+    from rocwheel.gate.engine.outcomes import Outcomes, Rerun
+    from rocwheel.gate.engine.protocol import Bye
     from rocwheel.gate.machine.accelerators import Accelerator
     from rocwheel.records.results import Attempt
+
+AHEAD_SECONDS: Final = 0.1  # of tests a worker is sent before it asks
+AHEAD_TESTS: Final = 32
+AHEAD_UNKNOWN: Final = 2  # of a file of which nothing is known yet
 
 
 class Lane(Plain, frozen=True, kw_only=True):
@@ -77,3 +88,193 @@ class Watcher:
     def progress(self, snapshot: Snapshot) -> None: ...
 
     def failed(self, test: str, attempt: Attempt) -> None: ...
+
+
+class LaneMode(enum.Enum):
+    """What the process of a lane does, as far as the engine knows."""
+
+    FREE = "free"
+    STARTING = "starting"
+    READY = "ready"
+    COLLECTING = "collecting"
+    RUNNING = "running"
+    ENDING = "ending"
+    DUMPING = "dumping stacks"
+    KILLING = "killing"
+    PROBING = "probing the device"
+    LOST = "lost"
+
+
+@dataclass(kw_only=True, slots=True)
+class LaneWork:
+    """The state of one lane; the engine changes it."""
+
+    lane: Lane
+    mode: LaneMode = LaneMode.FREE
+    since: float = 0.0  # when the mode began
+    step: Step | None = None  # what comes next, and cannot begin yet
+    rerun: Rerun | None = None
+    left: list[str] = field(default_factory=list)  # tests of the rerun still to send
+    unanswered: bool = False  # whether the search that the rerun is for waits for its answer
+    suspicion: int = STREAK  # failures in a row after which the process is replaced
+    starts: int = 0  # that failed, in a row
+    probe: subprocess.Popen[bytes] | None = None
+    suspect: bool = False  # something broke: ask the device before going on
+    lost: str = ""  # why no further process is started
+
+    # of the process
+    child: Child | None = None
+    number: int = 0
+    born: float = 0.0
+    collecting: Step | None = None
+    importing: bool = False  # whether it said that it began to
+    sent: deque[Step] = field(default_factory=deque)  # tests it was sent and did not begin
+    running: Step | None = None  # the test it began last, while that runs
+    batch: int = 0  # grows with every failure: what was sent before is void
+    began: float = 0.0  # when the running test did
+    offset: int = 0  # of the log, where it began
+    last: str = ""  # the test that it finished last
+    history: list[str] = field(default_factory=list)  # tests that it ran, in order
+    streak: int = 0  # failures in a row
+    bye: Bye | None = None
+    was: LaneMode = LaneMode.FREE  # what it did when it had to be stopped
+    cause: str = ""  # why it had to be
+    stacks: str = ""  # what it has written of them by now
+    grew: float = 0.0  # when that became more
+    broken: bool = False  # because it broke the protocol
+    full: bool = False  # it holds more memory than a process may that goes on
+    unfit: str = ""  # why another process is to try what this one could not
+
+    def new_process(self, child: Child, number: int, now: float) -> None:
+        """Begin again with a new process."""
+        fresh = LaneWork(lane=self.lane, child=child, number=number, born=now, began=now)
+        for name in OF_PROCESS:
+            setattr(self, name, getattr(fresh, name))
+        self.mode, self.since = LaneMode.STARTING, now
+
+    @property
+    def spent(self) -> bool:
+        """Whether the process must be replaced before its next test; each runs one at least."""
+        return self.full and bool(self.history) and self.rerun is None
+
+    @property
+    def busy(self) -> bool:
+        """Return whether the lane has something to do or to end."""
+        return self.mode not in (LaneMode.FREE, LaneMode.LOST) or self.step is not None
+
+    @property
+    def process(self) -> Child:
+        """Its process, of which there must be one."""
+        if self.child is None:
+            raise ValueError(f"{self.lane.name} has no process")
+        return self.child
+
+    @property
+    def wanted(self) -> Step:
+        """The step that it collects a file for."""
+        if self.collecting is None:
+            raise ValueError(f"{self.lane.name} collects nothing")
+        return self.collecting
+
+    @property
+    def title(self) -> str:
+        """The name of the process in messages."""
+        return f"process {self.number} on {self.lane.name}"
+
+    @property
+    def doing(self) -> str:
+        """What it does, in a word or the name of a test or file."""
+        step = self.running or self.collecting or (self.sent[0] if self.sent else None)
+        return (step.test or step.file) if step else self.mode.value
+
+
+_FIELDS: Final = [field.name for field in fields(LaneWork)]
+OF_PROCESS: Final = _FIELDS[_FIELDS.index("child") :]
+
+
+class Supply:
+    """The work of a run that no process has begun."""
+
+    def __init__(self, plan: RunPlan, outcomes: Outcomes, clock: Callable[[], float]) -> None:
+        self.scheduler = Scheduler(plan.files, plan.estimates)
+        self._plan, self._outcomes, self._clock = plan, outcomes, clock
+        self._expected = Counter(test.partition("::")[0] for test in plan.estimates.tests)
+
+    def next(self, work: LaneWork, works: Sequence[LaneWork]) -> Step | None:
+        """Take the next step for a lane; when all is handed out, a rerun of a bad test."""
+        if work.rerun is None:
+            step = self.scheduler.next(work.lane.name, self._clock())
+            if step or work.mode is not LaneMode.FREE:
+                return step
+            near = frozenset(  # several processes on one GPU have a device in common
+                item.lane.name for item in works if set(item.lane.devices) & set(work.lane.devices)
+            )
+            well = {item.lane.name for item in works if item.mode is not LaneMode.LOST}
+            work.rerun = self._outcomes.rerun(near, alone=well <= near)
+            work.left = list(work.rerun.tests) if work.rerun else []
+            work.unanswered = bool(work.rerun and work.rerun.searches)
+        if not work.left:
+            return None
+        test = work.left.pop(0)
+        then = work.left[0] if work.left else None
+        return Step(file=self._outcomes.file(test), test=test, then=then)
+
+    def ahead(self, work: LaneWork) -> list[Step]:
+        """Take the tests to send a running worker before it asks, of the file it is at."""
+        scheduler, lane = self.scheduler, work.lane.name
+        if work.rerun or work.step or work.full or not scheduler.more(lane):
+            return []
+        most = AHEAD_TESTS if scheduler.knows(lane) else AHEAD_UNKNOWN
+        seconds = sum(scheduler.estimate(item.file, item.test or "") for item in work.sent)
+        if len(work.sent) > most // 2 or seconds > AHEAD_SECONDS / 2:
+            return []
+        steps: list[Step] = []
+        now = self._clock()
+        while (
+            len(work.sent) + len(steps) < most and seconds < AHEAD_SECONDS and scheduler.more(lane)
+        ):
+            step = scheduler.next(lane, now)
+            if step is None:
+                break
+            steps.append(step)
+            seconds += scheduler.estimate(step.file, step.test or "")
+        return steps
+
+    def take_back(self, work: LaneWork) -> None:
+        """Return the tests that were sent and never begun."""
+        for step in reversed(work.sent):
+            if work.rerun:
+                work.left.insert(0, str(step.test))
+            else:
+                self.scheduler.put_back(work.lane.name, str(step.test))
+        work.sent.clear()
+
+    def keeps(self, work: LaneWork) -> bool:
+        """Whether the process of an idle lane has a use: its next step, or work to take over."""
+        step = work.step
+        if step is None:
+            return not (work.rerun or self._outcomes.waiting or self.scheduler.empty)
+        if work.spent:
+            return False
+        # some files must be alone in their process
+        alone, seen = self._plan.alone, work.process.collected
+        if step.file in seen or not seen or work.rerun:
+            return True
+        return step.file not in alone and not seen & alone
+
+    def lose(self, work: LaneWork) -> None:
+        """Give the work of a lost lane to the others."""
+        step, work.step = work.step, None
+        if work.rerun and work.rerun.searches and not work.unanswered:
+            work.rerun = None
+        elif work.rerun:
+            self._outcomes.put_back(work.rerun)
+        elif step and step.test:
+            self.scheduler.put_back(work.lane.name, step.test)
+        self.scheduler.give_back(work.lane.name)
+
+    @property
+    def total(self) -> int:
+        """Tests of the run, as far as they are known or were met in earlier runs."""
+        unknown = sum(self._expected.get(file, 0) for file in self.scheduler.uncollected)
+        return self._outcomes.known + unknown

@@ -3,12 +3,13 @@
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Final
 
+from rocwheel.base.here import Here
 from rocwheel.base.host import cgroup
 from rocwheel.base.values import Plain, replace
 from rocwheel.gate.engine.plan import Lane
 from rocwheel.gate.machine import accelerators
 from rocwheel.gate.machine.accelerators import Accelerator, Allotment, Maker
-from rocwheel.gate.request import DeviceChoice, GateRequest, Host
+from rocwheel.gate.request import DeviceChoice, GateRequest
 from rocwheel.gate.setup_errors import NoRunnerError
 
 HOST_MEMORY: Final = 6 << 30  # bytes of the host for a process that shares a GPU
@@ -47,21 +48,20 @@ class Allotted(Plain, frozen=True, kw_only=True):
         return f"{names}; {self.per_process} per process, up to {self.most} at once{shared}"
 
 
-def choose(request: GateRequest, host: Host) -> Allotted:
+def choose(request: GateRequest, here: Here) -> Allotted:
     """Find the devices. Raises NoRunnerError for none or too few, InfraError for unclear ones."""
-    asked = host.environ.get(cgroup.REQUEST, "")
-    usable = cgroup.cpus(host.root, online=host.online, requested=asked)
+    usable = cgroup.cpus(here.root, requested=here.environ.get(cgroup.REQUEST, ""))
     if request.device is DeviceChoice.CPU or not request.suite.needs_gpu:
         most = request.lanes or max(1, usable // 2)
         return Allotted(allotment=accelerators.cpu(), per_process=1, most=most, usable=usable)
     if request.device is DeviceChoice.NVIDIA:
-        allotment = accelerators.nvidia(host.runner, host.environ)
+        allotment = accelerators.nvidia(here.runner, here.environ)
         if not allotment.devices:
             raise NoRunnerError(
                 "this machine has no NVIDIA GPU", hint="nvidia-smi -L lists those it has"
             )
     else:
-        allotment = accelerators.amd(host.root, host.environ)
+        allotment = accelerators.amd(here.root, here.environ)
         targets, name = request.family.targets, request.family.name
         allotment = accelerators.of_targets(allotment, targets, name=name)
     if min(request.suite.gpus) > 1 and not request.suite.partitions:

@@ -6,6 +6,8 @@ could not be removed from is quarantined: no gate takes it until the machine is 
 file is deleted.
 """
 
+from __future__ import annotations
+
 import json
 import time
 from collections.abc import Callable, Iterator, Sequence
@@ -15,6 +17,7 @@ from typing import Final
 
 from rocwheel.base import files
 from rocwheel.base.errors import named
+from rocwheel.base.here import Here
 from rocwheel.base.values import Plain
 from rocwheel.gate.machine.accelerators import Accelerator
 from rocwheel.gate.setup_errors import InfraError
@@ -29,6 +32,15 @@ class Slots(Plain, frozen=True, kw_only=True):
     boot: str
     clock: Callable[[], float] = time.monotonic
     sleep: Callable[[float], None] = time.sleep
+
+    @classmethod
+    def of(cls, folder: Path, here: Here) -> Slots:
+        try:
+            path = here.root / "proc/sys/kernel/random/boot_id"
+            boot = path.read_text(encoding="ascii").strip()
+        except OSError:  # the kernel does not say
+            boot = ""
+        return cls(folder=folder, boot=boot, clock=here.clock, sleep=here.sleep)
 
     @contextmanager
     def take(

@@ -4,14 +4,9 @@ Each is a function of the results and what they were judged to be; nothing is lo
 """
 
 from collections.abc import Mapping
-from typing import Final
 
-from rocwheel.gate.report import gate_page, junit
+from rocwheel.gate.report import ci, gate_page
 from rocwheel.records.results import Fault, LastRun, Results
-
-JSON: Final = "results.json"
-JUNIT: Final = "junit.xml"
-HTML: Final = "report.html"
 
 
 def render(
@@ -23,7 +18,7 @@ def render(
     cell that this one is compared with.
     """
     return {
-        JSON: results.to_bytes(),
-        JUNIT: junit.render(results, judged),
-        HTML: gate_page.render(results, judged, libraries, last),
+        "results.json": results.to_bytes(),
+        "junit.xml": ci.junit(results, judged),
+        "report.html": gate_page.render(results, judged, libraries, last),
     }

@@ -7,13 +7,14 @@ from typing import Any, Final
 
 from rocwheel import __version__
 from rocwheel.base import files
+from rocwheel.base.here import Here
 from rocwheel.gate.engine.plan import Lane
-from rocwheel.gate.environment import Environment
+from rocwheel.gate.environment import NO_ROCM, Environment, Provided
 from rocwheel.gate.machine.preflight import EnvironmentFacts
-from rocwheel.gate.request import GateRequest, Host
+from rocwheel.gate.request import GateRequest
 from rocwheel.gate.verdict.judge import everything
 from rocwheel.records.results import Fault, Results
-from rocwheel.records.verdict import Attempts, Demand, Ran, RocmProvided, State, Verdict
+from rocwheel.records.verdict import Attempts, Demand, Ran, State, Verdict
 
 DIRTY: Final = "-dirty"
 
@@ -22,7 +23,9 @@ DIRTY: Final = "-dirty"
 class Setup:
     """What a run has set up so far; it may end at any step."""
 
-    provided: RocmProvided
+    request: GateRequest
+    here: Here
+    provided: Provided = NO_ROCM
     facts: EnvironmentFacts | None = None
     environment: Environment | None = None
     prepared: str = ""  # how the environment came to be
@@ -31,6 +34,10 @@ class Setup:
     env: Mapping[str, str] = field(default_factory=dict)  # the suite's variables, with values
     tests: str = ""  # commit of JAX whose tests ran, or SHA-256 of the folder
     tool: str = __version__  # our commit, "-dirty" when files differ from it
+
+    @property
+    def packages(self) -> tuple[str, ...]:
+        return self.environment.packages if self.environment else ()
 
 
 def empty(request: GateRequest, state: State, message: str) -> Results:
@@ -45,41 +52,33 @@ def empty(request: GateRequest, state: State, message: str) -> Results:
     )
 
 
-def about(request: GateRequest, host: Host, setup: Setup) -> dict[str, str]:
+def about(setup: Setup) -> dict[str, str]:
     """Return the circumstances of the run, for the report and for running it again."""
-    rocm = setup.provided
-    packages = setup.environment.packages if setup.environment else ()
-    devices_ = {d.serial: d for lane in setup.lanes for d in lane.devices}
+    request, facts, rocm = setup.request, setup.facts, setup.provided.record
+    devices = {d.serial: d for lane in setup.lanes for d in lane.devices}
     return {
         "command": request.command,
         "wheels": "\n".join(wheel.filename for wheel in request.wheels.wheels),
         "manifest": request.manifest.sha256,
         "family": request.family.name,
-        "python": setup.facts.python if setup.facts else str(request.python),
+        "python": facts.python if facts else str(request.python),
         "jax": request.wheels.jax_version if request.suite.with_jax else "",
-        "backend": setup.facts.backend if setup.facts else "",
+        "backend": facts.backend if facts else "",
         "rocm": " ".join(filter(None, (rocm.origin, rocm.name, rocm.version, rocm.sha256))),
-        "devices": "\n".join(f"{d.target} {d.serial} {d.name}".strip() for d in devices_.values()),
-        "host": host.name,
-        "runner": host.label,
+        "devices": "\n".join(f"{d.target} {d.serial} {d.name}".strip() for d in devices.values()),
+        "host": request.host,
+        "runner": request.runner,
         "environment": "; ".join(filter(None, (setup.prepared, setup.uncompared))),
-        "packages": "\n".join(packages),
+        "packages": "\n".join(setup.packages),
         "variables": "\n".join(f"{name}={value}" for name, value in setup.env.items()),
         "tests": setup.tests,
         "tool": setup.tool,
     }
 
 
-def verdict(
-    request: GateRequest,
-    host: Host,
-    setup: Setup,
-    results: Results,
-    judged: Fault,
-    *,
-    started: datetime,
-) -> Verdict:
+def verdict(setup: Setup, results: Results, judged: Fault, *, started: datetime) -> Verdict:
     """Return the verdict that a finished gate stores."""
+    request = setup.request
     wheels = {wheel.filename: wheel.sha256 for wheel in request.wheels.wheels}
     return Verdict(
         manifest=request.manifest.sha256,
@@ -87,15 +86,15 @@ def verdict(
         python=str(request.python),
         wheels=wheels if setup.environment else {},
         backend=setup.facts.backend if setup.facts else "",
-        runner=host.label,
-        host=host.name,
+        runner=request.runner,
+        host=request.host,
         devices=tuple(dict.fromkeys(d.device for lane in setup.lanes for d in lane.devices)),
-        rocm=setup.provided,
+        rocm=setup.provided.record,
         jax_version=request.wheels.jax_version,
         started=started.isoformat(),
-        ended=host.now().isoformat(),
+        ended=setup.here.now().isoformat(),
         tool=setup.tool,
-        ran=_ran(request, setup, results),
+        ran=_ran(setup, results),
         **drawn(results, judged, request.demand),
     )
 
@@ -130,11 +129,10 @@ def collected(results: Results) -> str:
     return files.sha256(tests_list(results)) if results.tests else ""
 
 
-def _ran(request: GateRequest, setup: Setup, results: Results) -> Ran:
+def _ran(setup: Setup, results: Results) -> Ran:
     """Return what ran; empty where nothing did."""
-    suite, known = request.suite, request.known
-    packages = setup.environment.packages if setup.environment else ()
-    pytest = [item.partition("==")[2] for item in packages if item.startswith("pytest==")]
+    request, known = setup.request, setup.request.known
+    pytest = [item.partition("==")[2] for item in setup.packages if item.startswith("pytest==")]
     unknown = ""  # why these tests cannot be run again with the same rocwheel
     if setup.tool.endswith(DIRTY):
         unknown = "files of rocwheel differ from its commit"
@@ -144,7 +142,7 @@ def _ran(request: GateRequest, setup: Setup, results: Results) -> Ran:
         definition=known.definition if known else "",
         skips=known.skips if known else "",
         tests=setup.tests,
-        selection=suite.select,
+        selection=request.suite.select,
         pytest=next(iter(pytest), ""),
         collected=collected(results),
         unofficial=(*request.unofficial, *filter(None, (setup.uncompared, unknown))),
