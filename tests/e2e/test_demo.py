@@ -7,7 +7,9 @@ import json
 import re
 import shutil
 import subprocess
+import sys
 import zipfile
+from html import unescape
 from pathlib import Path
 
 import pytest
@@ -17,6 +19,7 @@ from rocwheel.base.errors import HostError
 from rocwheel.base.values import replace
 from rocwheel.tools.demo import miniature
 
+CODE = re.compile(r"<code tabindex=0>(.*?)</code>", re.DOTALL)
 pytestmark = [
     pytest.mark.needs("bazel", "clang-19", "cc"),
     pytest.mark.xdist_group("demo"),
@@ -129,6 +132,23 @@ def test_its_night_is_one_that_the_commands_of_nights_know(demo):
     assert {cell["state"] for cell in done.document["cells"]} == {"pass"}
     page = Path(first.document["page"])
     assert "Released: JAX 0.11.99" in page.read_text()
+
+
+def test_every_line_on_the_pages_of_its_index_installs_what_it_names(demo, tmp_path):
+    world, _ = demo
+    subprocess.run([sys.executable, "-m", "venv", "--without-pip", tmp_path], check=True)
+    pip = tmp_path / "bin" / "pip"  # ours: ensurepip takes ten seconds
+    pip.write_text(f'#!/bin/sh\nexec {sys.executable} -m pip --python {tmp_path}/bin/python "$@"\n')
+    pip.chmod(0o755)
+    pages = sorted((world.wheelhouse / "demo" / "store" / "v2").rglob("index.html"))
+    texts = [unescape(code) for page in pages for code in CODE.findall(page.read_text("utf-8"))]
+    assert len(texts) == len(pages) == 4  # the index, and its three projects
+    env = {**world.env, "PATH": f"{pip.parent}:/usr/bin:/bin", "PIP_FORCE_REINSTALL": "1"}
+    for text in texts:
+        ran = subprocess.run(
+            ["sh", "-ec", text], env=env, capture_output=True, text=True, check=False
+        )
+        assert ran.returncode == 0, f"{text}\n{ran.stderr}"
 
 
 @pytest.mark.soak

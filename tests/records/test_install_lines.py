@@ -44,12 +44,26 @@ def test_wheels_come_from_the_index_alone_and_the_rest_by_exact_version():
     )
 
 
-def test_no_line_names_a_jax_of_a_folder_that_has_no_release(tmp_path):
+def test_a_jax_that_is_no_release_comes_from_its_commit_or_not_at_all(tmp_path):
     manifest = make_set(tmp_path)
     assert f"jax=={manifest.jax_version}" in "".join(Install.of(manifest, INDEX).pip)
-    own = replace(manifest, jax=replace(manifest.jax, commit="", digest="a" * 64))
-    document = Install.of(own, INDEX).to_json()
+    folder = replace(manifest, jax=replace(manifest.jax, commit="", digest="a" * 64))
+    document = Install.of(folder, INDEX).to_json()
     assert not re.search(r"\bjax(==| = )", f"{document['pip']}{document['uv']}{document['pixi']}")
+    commit = "1a2b3c4d5" + "0" * 31
+    branch = replace(
+        manifest,
+        jax=replace(manifest.jax, repository="https://github.com/jax-ml/jax", commit=commit),
+        wheels=tuple(
+            replace(wheel, version=f"{wheel.version}.jax{commit[:9]}") for wheel in manifest.wheels
+        ),
+    )
+    lines = Install.of(branch, INDEX)
+    address = f"git+https://github.com/jax-ml/jax@{commit}"
+    assert lines.pip[1] == f"pip install 'jax @ {address}'"
+    assert lines.uv[1] == f"uv pip install 'jax @ {address}'"
+    assert lines.poetry[2] == f"poetry add {address}"
+    assert f'jax = {{ git = "https://github.com/jax-ml/jax", rev = "{commit}" }}' in lines.pixi
 
 
 def test_pixi_takes_each_wheel_from_its_index():

@@ -34,6 +34,7 @@ class Entry(Value, frozen=True, kw_only=True):
     python: str = ""
     gfx_targets: tuple[str, ...] = ()
     rocm: str = ""
+    jax: str | UnsetType = UNSET  # requirement of a JAX that is no release; "" where pip takes none
     manifest: str = ""
     provenance: Literal[True] | UnsetType = UNSET  # a file of PEP 740 lies beside its statements
     folder: Folder | UnsetType = UNSET  # of the prefix, where it lies since before 0.3

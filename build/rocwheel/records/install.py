@@ -7,6 +7,7 @@ with it, pip takes the newest version of a name from any index, even where a str
 
 from __future__ import annotations
 
+import re
 import shlex
 from collections import defaultdict
 from collections.abc import Collection
@@ -62,7 +63,9 @@ class Install(Plain, frozen=True, kw_only=True):
     folder: str = ""  # of a wheelhouse, in which `REQUIREMENTS` lies
     ours: tuple[Package, ...]
     jax: str
-    has_release: bool = True  # of that jax: a set of a folder without git is for none
+    from_commit: str | None = (
+        None  # the requirement that takes jax where no release is; "" for none
+    )
     upstream: tuple[Package, ...] = ()  # a jaxlib of the package index
     rocm: str = ""  # version
     rocm_url: str = ""  # where the ROCm it was built with came from
@@ -92,7 +95,7 @@ class Install(Plain, frozen=True, kw_only=True):
             ours=tuple(packages[0]),
             upstream=tuple(packages[1]),
             jax=manifest.jax_version,
-            has_release=bool(manifest.jax.commit),
+            from_commit=jax_from_commit(manifest),
             rocm=manifest.rocm.version,
             rocm_url=manifest.rocm.url,
             rocm_origin=manifest.rocm.origin,
@@ -103,7 +106,13 @@ class Install(Plain, frozen=True, kw_only=True):
 
     @classmethod
     def of_version(
-        cls, project: str, version: str, index: str, *, has_jaxlib: bool = False
+        cls,
+        project: str,
+        version: str,
+        index: str,
+        *,
+        has_jaxlib: bool = False,
+        from_commit: str | None = None,
     ) -> Install:
         """Return the lines for plugin and pjrt of a version, given one of the two projects.
 
@@ -117,6 +126,7 @@ class Install(Plain, frozen=True, kw_only=True):
             index=index,
             ours=tuple(Package(project=name, version=version) for name in names),
             jax=Version(version).base_version,
+            from_commit=from_commit,
         )
 
     @property
@@ -152,7 +162,13 @@ class Install(Plain, frozen=True, kw_only=True):
         """Return the table of a `pixi.toml`."""
         index = f'index = "{self.index}"'
         ours = (f'{x.project} = {{ version = "=={x.version}", {index} }}' for x in self.ours)
-        others = (item.replace("==", ' = "==') + '"' for item in self._others)
+        commit = re.compile(r"jax @ git\+(.*)@(.*)")
+        others = (
+            commit.sub(r'jax = { git = "\1", rev = "\2" }', item)
+            if commit.match(item)
+            else item.replace("==", ' = "==') + '"'
+            for item in self._others
+        )
         return _file("[pypi-dependencies]", *ours, *others)
 
     @property
@@ -203,21 +219,26 @@ class Install(Plain, frozen=True, kw_only=True):
 
     @property
     def _others(self) -> tuple[str, ...]:
-        jax = (f"jax=={self.jax}",) if self.has_release else ()
-        return (*jax, *map(str, self.upstream))
+        jax = f"jax=={self.jax}" if self.from_commit is None else self.from_commit
+        return (*((jax,) if jax else ()), *map(str, self.upstream))
 
     def _lines(self, *command: str, ours: tuple[str, ...]) -> tuple[str, ...]:
         """Return the line of the set's own wheels, and that of the others where there are some."""
-        return tuple(_line(*command, *words) for words in (ours, self._others) if words)
+        others = self._others
+        if command[0] == "poetry":  # which takes a digit after `@` for a version
+            others = tuple(item.removeprefix("jax @ ") for item in others)
+        return tuple(_line(*command, *words) for words in (ours, others) if words)
 
 
-def newest(plugin: str, index: str) -> tuple[str, str]:
-    """Return the lines that install the newest release of an index for one's CPython, then jax.
-
-    The plugin requires the pjrt of its own version, and nothing else.
-    """
-    version = f"pip show {plugin} | sed -n 's/^Version: \\([0-9.]*[0-9]\\).*/\\1/p'"
-    return _line("pip", "install", "--index-url", index, plugin), f'pip install "jax==$({version})"'
+def jax_from_commit(manifest: Manifest) -> str | None:
+    """Return what pip takes the JAX of a set by; None for a release, "" where it has no address."""
+    if not manifest.jax.commit:
+        return ""
+    versions = {wheel.version for wheel in manifest.built}
+    if not any(re.search(r"[+.]jax[0-9a-f]{9}\b", version) for version in versions):
+        return None
+    url = manifest.jax.repository
+    return f"jax @ git+{url}@{manifest.jax.commit}" if url.startswith("https://") else ""
 
 
 def _file(*lines: str) -> str:

@@ -27,6 +27,7 @@ from rocwheel.base.parallel import each
 from rocwheel.base.store import ObjectInfo
 from rocwheel.base.versions import PythonVersion, RocmVersion, WheelKind, project_name
 from rocwheel.records.entry import Entry, parsed, version_of
+from rocwheel.records.install import jax_from_commit
 from rocwheel.records.manifest import MANIFEST, Manifest, WheelEntry
 from rocwheel.records.places import Place
 from rocwheel.wheel import requirements
@@ -203,6 +204,7 @@ def entries(
     manifest: Manifest, metadata: Mapping[str, bytes], place: Place, *, uploaded: str
 ) -> tuple[Entry, ...]:
     """List the wheels as the index does: all from the manifest and the wheels' own bytes."""
+    jax = jax_from_commit(manifest)
     return tuple(
         Entry(
             **{name: getattr(wheel, name) for name in SAME},
@@ -210,6 +212,7 @@ def entries(
             uploaded=uploaded,
             requires_python=requires_python(metadata[wheel.filename], name=wheel.filename),
             rocm=manifest.rocm.version,
+            jax=UNSET if jax is None else jax,
             manifest=manifest.sha256,
             folder=place.folder or UNSET,
         )

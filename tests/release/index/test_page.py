@@ -1,10 +1,7 @@
 from __future__ import annotations
 
 import json
-import os
 import re
-import subprocess
-from html import unescape
 from html.parser import HTMLParser
 from urllib.parse import unquote, urljoin, urlsplit
 
@@ -220,19 +217,11 @@ def test_the_copyable_line_names_project_version_and_index() -> None:
     ) in text
 
 
-def test_the_front_page_has_the_lines_that_install_the_newest_release(tmp_path) -> None:
+def test_the_front_page_has_the_line_that_installs_the_newest_plugin() -> None:
     root = Root(projects=frozenset({"jaxlib", "jax-rocm7-pjrt", "jax-rocm7-plugin"}))
     text = root.to_html(index_url="https://e/v2/all/").decode()
-    shown = unescape(re.search("<code tabindex=0>(.*?)</code>", text, re.DOTALL)[1])
-    ours, jax = shown.splitlines()
-    assert ours == "pip install --index-url https://e/v2/all/ jax-rocm7-plugin"
-    (tmp_path / "pip").write_text(
-        '#!/bin/sh\n[ "$1" = show ] && echo "Version: 0.11.0.post1+rocm7.10.0" || echo "$2"\n'
-    )
-    (tmp_path / "pip").chmod(0o755)
-    env = {"PATH": f"{tmp_path}:{os.environ['PATH']}"}
-    said = subprocess.run(["sh", "-c", jax], env=env, capture_output=True, text=True, check=True)
-    assert said.stdout == "jax==0.11.0\n"
+    (shown,) = re.findall("<code tabindex=0>(.*?)</code>", text, re.DOTALL)
+    assert shown == "pip install --index-url https://e/v2/all/ jax-rocm7-plugin"
     assert b"<code" not in Root(projects=frozenset({"jaxlib"})).to_html(index_url="https://e/")
 
 

@@ -7,6 +7,7 @@ Keys that start with an underscore are a server's own by PEP 700.
 
 import posixpath
 import re
+import shlex
 from collections.abc import Mapping, Sequence
 from functools import cache
 from html import escape
@@ -16,6 +17,7 @@ from typing import Any, Final
 from urllib.parse import quote, unquote, urljoin, urlsplit
 
 import msgspec
+from msgspec import UNSET
 
 from rocwheel.base import assets
 from rocwheel.base.console import count
@@ -90,12 +92,17 @@ class Page(Plain, frozen=True, kw_only=True):
             versions="\n".join(blocks),
         )
 
-    def install(self, version: str, index_url: str) -> str:
+    def install(self, entry: Entry, index_url: str) -> str:
         """Return the lines that install a version: a plugin's or pjrt's with its set, then jax."""
         from rocwheel.records.install import Install  # and no page is made where one is only read
 
-        whole = version in self.whole
-        lines = Install.of_version(self.project, version, index_url, has_jaxlib=whole).pip
+        lines = Install.of_version(
+            self.project,
+            entry.version,
+            index_url,
+            has_jaxlib=entry.version in self.whole,
+            from_commit=None if entry.jax is UNSET else entry.jax,
+        ).pip
         return "\n".join(lines if self.project.startswith("jax-rocm") else lines[:1])
 
 
@@ -112,13 +119,13 @@ class Root(Plain, frozen=True, kw_only=True):
 
     def to_html(self, *, index_url: str, compat: str = "") -> bytes:
         """Return the page for installers and people; `compat` is the name of a page beside it."""
-        from rocwheel.records.install import newest  # and no page is made where one is only read
-
         kinds = {name: kind_of(name) for name in sorted(self.projects)}
         plugins = [name for name, kind in kinds.items() if kind and kind[0] is WheelKind.PLUGIN]
         return _render(
             self,
-            install=["\n".join(newest(name, index_url)) for name in plugins],
+            install=[
+                f"pip install --index-url {shlex.quote(index_url)} {name}" for name in plugins
+            ],
             title=f"JAX for ROCm · {self.family}",
             project="",
             family=self.family,
@@ -213,7 +220,7 @@ def _version(files: Sequence[Entry], page: Page, index_url: str, *, is_open: boo
     targets = sorted({target for item in files for target in item.gfx_targets})
     shown = "".join(f"<span class=gfx>{escape(target)}</span> " for target in targets)
     rows = "".join(_row(item, page, index_url) for item in files)
-    install = page.install(first.version, index_url)
+    install = page.install(first, index_url)
     return (
         f"<details{' open' if is_open else ''}><summary><h2>{escape(first.version)}</h2> "
         f"<span>{escape(' · '.join(facts))}{' · <b class=yanked>yanked</b>' if yanked else ''}"
