@@ -44,7 +44,7 @@ sys.path[:0] = [str(ROOT / "build"), str(ROOT), str(ROOT / "tests")]
 from support import registries  # noqa: E402
 
 from rocwheel.base.versions import PythonVersion  # noqa: E402
-from rocwheel.image import packages, recipe  # noqa: E402
+from rocwheel.image import closure, recipe  # noqa: E402
 
 MOST = {"engine's build": 1.1, "whole": 1.5, "pushed": 1.05}
 RECIPE, PYTHON = "miniature", "3.11"
@@ -173,7 +173,7 @@ class Bench:
         """The wheels of an image with this pip."""
         shutil.rmtree(folder, ignore_errors=True)
         folder.mkdir(parents=True)
-        where = packages.Where(python=PythonVersion.parse(PYTHON), glibc=self.glibc)
+        where = closure.Where(python=PythonVersion.parse(PYTHON), glibc=self.glibc)
         self.call(
             sys.executable, "-m", "pip", "download", "--quiet", *where.options, f"--dest={folder}",
             *(self.work / "wheelhouse" / "current").glob("*.whl"), f"pip=={pin}", *BESIDE,

@@ -18,7 +18,6 @@ from rocwheel.base.values import replace
 from rocwheel.base.versions import PythonVersion
 from rocwheel.cli import main
 from rocwheel.dist import assemble, inputs
-from rocwheel.dist import rebuilding as again
 from rocwheel.dist.build_request import Executor
 from rocwheel.records.manifest import Manifest, RocmDelivery, RocmSource, WheelEntry
 
@@ -122,7 +121,7 @@ class Case:
         self.manifest = make_set(self.folder, pythons=("3.12",))
         self.after = make_set(self.made, pythons=("3.12",))
         self.place = SimpleNamespace(builder_image="")
-        monkeypatch.setattr(again, "build", lambda *_, **__: self.result())
+        monkeypatch.setattr(assemble, "build", lambda *_, **__: self.result())
 
     def result(self):
         return SimpleNamespace(wheelhouse=self.made, manifest=self.after)
@@ -171,7 +170,7 @@ def test_other_circumstances_are_named_and_are_no_difference(case):
 
 
 def test_another_image_is_refused_before_anything_is_built(case, monkeypatch):
-    monkeypatch.setattr(again, "build", lambda *_, **__: pytest.fail("it was built"))
+    monkeypatch.setattr(assemble, "build", lambda *_, **__: pytest.fail("it was built"))
     case.place.builder_image = "sha256:abc"
     with pytest.raises(ConfigError, match="the builder image is sha256:abc, that of the set none"):
         case.rebuild()
@@ -183,7 +182,7 @@ def command(case, tmp_path, monkeypatch, capsys):
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr(dist, "plan_rebuild", lambda _, request: SimpleNamespace(request=request))
     monkeypatch.setattr(
-        again.executor, "choose", lambda *_, **__: SimpleNamespace(builder_image="")
+        assemble.executor, "choose", lambda *_, **__: SimpleNamespace(builder_image="")
     )
 
     def run(*words: str) -> tuple[int, dict]:
@@ -223,7 +222,7 @@ def test_bad_input_is_one_error(tmp_path, monkeypatch, capsys, words, told):
     rocm = replace(manifest.rocm, name="nameless", origin="directory", delivery=nowhere)
     (tmp_path / "wh/manifest.json").write_bytes(replace(manifest, rocm=rocm).to_bytes())
     monkeypatch.chdir(tmp_path)
-    monkeypatch.setattr(again, "build", lambda *_, **__: pytest.fail("it was built"))
+    monkeypatch.setattr(assemble, "build", lambda *_, **__: pytest.fail("it was built"))
     if "--therock-path=/rocm" in words:
         monkeypatch.setattr(dist, "plan_rebuild", lambda *_: None)
     assert main(["rebuild", *words]) == 3

@@ -362,8 +362,8 @@ def test_an_xla_folder_is_left_alone_and_its_missing_patch_told(bench, xla, runn
     with_xla(bench.tree(NEWEST))
     tree = bench.folder / "jax"
     pin = source.load_layouts(home.find(None).ci / "layouts.yaml")["upstream"].xla
-    planned = source.xla.patches(tree, pin, by_module=False)
-    applied, warnings = source.xla.compared(xla, planned, runner=runner)
+    planned = source.tree.patches(tree, pin, by_module=False)
+    applied, warnings = source.tree.compared(xla, planned, runner=runner)
     assert applied == ()
     assert "lacks JAX's version.patch" in warnings[0]
     with pytest.raises(BazelError, match="static assertion failed"):

@@ -15,7 +15,8 @@ from rocwheel.base.console import silent
 from rocwheel.base.errors import ConfigError, SourceError
 from rocwheel.base.values import replace
 from rocwheel.base.versions import PythonVersion
-from rocwheel.source import SourceRequest, bazelrc, xla
+from rocwheel.source import SourceRequest, bazelrc
+from rocwheel.source.tree import compared
 
 CI = Path(__file__).parents[2] / "ci"
 PINS = source.pins_of(CI)
@@ -215,7 +216,7 @@ def test_neighbouring_patches_are_compared_in_their_order(tmp_path, runner):
         (["7\n"], (), ["1.patch does not apply", "2.patch does not apply"]),
     ):
         (folder / "x").write_text("".join(text))
-        found, warnings = xla.compared(folder, tuple(patches), runner=runner)
+        found, warnings = compared(folder, tuple(patches), runner=runner)
         assert found == applied
         assert len(warnings) == len(said)
         assert all(part in line for part, line in zip(said, warnings, strict=True))

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from rocwheel import source
-from rocwheel.source import xla as sources
+from rocwheel.source import tree as sources
 
 LAYOUT = source.load_layouts(Path(__file__).parents[2] / "ci" / "layouts.yaml")["upstream"]
 

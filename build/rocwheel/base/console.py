@@ -124,7 +124,6 @@ class Console:
             self._labelled("hint: ", hint, BOLD)
 
     def _labelled(self, label: str, text: str, colour: str) -> None:
-        """One line whose label has a colour where there are colours."""
         line = self.shown(f"{label} {text}")
         if self.colour:
             line = f"{colour}{label}{PLAIN}{line[len(label) :]}"

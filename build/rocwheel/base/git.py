@@ -34,6 +34,7 @@ _ENV: Final = {"GIT_TERMINAL_PROMPT": "0", "GIT_OPTIONAL_LOCKS": "0", "GIT_NO_RE
 _OURS: Final = {**_ENV, "GIT_CONFIG_NOSYSTEM": "1", "GIT_CONFIG_GLOBAL": os.devnull}
 _REMOTE: Final = frozenset({"fetch", "ls-remote"})
 _SAFE: Final = ("git", "-c", "safe.directory=*", "-c", "core.fsmonitor=false")
+_FETCH: Final = ("fetch", "--quiet", "--no-tags", "--filter=tree:0")  # commits, and no file
 _OTHERS: Final = ("--others", "--exclude-per-directory=.gitignore")
 _NOT_SOURCES: Final = re.compile(r"(\.git|__pycache__|bazel-[^/]*)\Z")
 
@@ -120,7 +121,6 @@ def tagged(repository: str, prefix: str, *, runner: Runner) -> dict[Version, str
 
 
 def _remote_refs(repository: str, *patterns: str, runner: Runner) -> dict[str, str]:
-    """Return the commit, or tag's object, of each ref of these patterns, by full name."""
     try:
         output = runner.capture(_git(None, "ls-remote", repository, *patterns))
     except CommandError as exc:
@@ -134,12 +134,18 @@ def log(repository: str, old: str, new: str, *, runner: Runner) -> tuple[str, ..
 
     Raises CommandError for a server that gives no part of a history.
     """
+    with _scratch(runner) as git:
+        git(*_FETCH, f"--shallow-exclude={old}", repository, f"refs/tags/{new}")
+        return tuple(git("log", "--format=%h %s", "FETCH_HEAD").splitlines())
+
+
+@contextmanager
+def _scratch(runner: Runner) -> Iterator[Callable[..., str]]:
     with tempfile.TemporaryDirectory(prefix="rocwheel-git-") as folder:
         runner.capture(_git(None, "init", "--quiet", "--bare", folder))
-        fetch = ("fetch", "--quiet", "--no-tags", "--filter=tree:0", f"--shallow-exclude={old}")
-        runner.capture(_git(Path(folder), *fetch, repository, f"refs/tags/{new}"))
-        log = runner.capture(_git(Path(folder), "log", "--format=%h %s", "FETCH_HEAD"))
-        return tuple(log.splitlines())
+        yield lambda *words, timeout=None: runner.capture(
+            _git(Path(folder), *words, timeout=timeout)
+        )
 
 
 @contextmanager
@@ -148,25 +154,21 @@ def history(wanted: Mapping[str, Sequence[str]], *, runner: Runner) -> Iterator[
 
     No file is fetched. Raises SourceError for a repository that lacks a commit.
     """
-    with tempfile.TemporaryDirectory(prefix="rocwheel-git-") as folder:
-        runner.capture(_git(None, "init", "--quiet", "--bare", folder))
+    with _scratch(runner) as git:
         for repository, commits in wanted.items():
-            fetch = ("fetch", "--quiet", "--no-tags", "--filter=tree:0", repository, *commits)
             try:
-                runner.capture(_git(Path(folder), *fetch, timeout=1800))
+                git(*_FETCH, repository, *commits, timeout=1800)
             except CommandError as exc:
                 raise _unreachable(repository, exc) from exc
-        yield lambda *words: runner.capture(_git(Path(folder), *words)).strip()
+        yield lambda *words: git(*words).strip()
 
 
 def day_of(repository: str, commit: str, *, runner: Runner) -> date:
     """Return the day of a commit, UTC; no file is fetched. Raises SourceError."""
-    with tempfile.TemporaryDirectory(prefix="rocwheel-git-") as folder:
-        fetch = ("fetch", "--quiet", "--no-tags", "--depth=1", "--filter=tree:0")
+    with _scratch(runner) as git:
         try:
-            runner.capture(_git(None, "init", "--quiet", "--bare", folder))
-            runner.capture(_git(Path(folder), *fetch, repository, commit, timeout=60))
-            seconds = runner.capture(_git(Path(folder), "show", "-s", "--format=%ct", commit))
+            git(*_FETCH, "--depth=1", repository, commit, timeout=60)
+            seconds = git("show", "-s", "--format=%ct", commit)
         except CommandError as exc:
             raise _unreachable(repository, exc) from exc
     return datetime.fromtimestamp(int(seconds), tz=timezone.utc).date()

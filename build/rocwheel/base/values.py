@@ -131,7 +131,6 @@ class _Schema(msgspec.Struct):
 
 
 def _schema(data: bytes) -> int:
-    """Return the number of a record's format; 0 where that is no number."""
     try:
         return decoder(_Schema).decode(data).schema
     except (msgspec.DecodeError, RecursionError):
@@ -186,7 +185,6 @@ def _refuse_numbers(value: Any) -> None:
 
 
 def _missing(document: Any, whole: Any, path: str = "") -> str:
-    """Return the path of the first key of `whole` that `document` lacks; "" when it has all."""
     if isinstance(whole, dict):
         for key, value in whole.items():
             where = f"{path}.{key}" if path else key

@@ -202,7 +202,6 @@ def locate(
 def _search(
     wanted: str, search_path: str, workspace: Path, runner: Runner
 ) -> tuple[BazelBinary | None, tuple[str, ...]]:
-    """Return the wanted Bazel on the search path, and why each earlier one was passed over."""
     others = []
     for path in filter(None, (shutil.which(name, path=search_path) for name in NAMES)):
         try:

@@ -343,7 +343,6 @@ def _run(
     console: Console,
     secrets: Sequence[str],
 ) -> tuple[BuildEvents, BazelError | None]:
-    """Start Bazel once; return its output without `secrets`, and why it failed."""
     for path in (files.log, files.events, files.profile, files.spawns, files.rules):
         path.unlink(missing_ok=True)
     options = [
@@ -438,7 +437,6 @@ class _Shown:
 
 @contextmanager
 def _following(path: Path, read: BuildEvents, changed: Callable[[], None]) -> Iterator[None]:
-    """Feed what is written to a file to `BuildEvents`, meanwhile and, when it ends, to its end."""
     from concurrent.futures import ThreadPoolExecutor
 
     over = threading.Event()
@@ -467,7 +465,6 @@ def _following(path: Path, read: BuildEvents, changed: Callable[[], None]) -> It
 
 
 def _take(invocation: BazelInvocation, read: BuildEvents, into: Path) -> dict[WheelKind, Path]:
-    """Copy the wheel of every target. Raises BazelError unless there is exactly one each."""
     into.mkdir(parents=True, exist_ok=True)
     taken = {}
     for kind, label in invocation.targets.items():
@@ -491,7 +488,6 @@ def _take(invocation: BazelInvocation, read: BuildEvents, into: Path) -> dict[Wh
 
 
 def _failure(invocation: BazelInvocation, read: BuildEvents, tail: str, log: Path) -> BazelError:
-    """Return what failed: the action with its output, or Bazel's message about a target."""
     hint = f"everything Bazel printed is in {log}"
     if read.failed:
         action = max(read.failed, key=lambda failed: bool(failed.output))
@@ -522,7 +518,6 @@ def explain(action: FailedAction) -> str:
 
 
 def _server(base: Path) -> int | None:
-    """Return the process id of the server that owns an output base, if it is alive."""
     try:
         pid = int((base / "server" / "server.pid.txt").read_text())
         line = Path(f"/proc/{pid}/cmdline").read_bytes()

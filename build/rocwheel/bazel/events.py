@@ -106,7 +106,6 @@ class BuildEvents:
         return self.to_host(GuestPath(path))
 
     def _text(self, file: Mapping[str, Any]) -> str:
-        """Return the text of an action's stdout or stderr: inline, or in a file Bazel keeps."""
         if "contents" in file:
             return base64.b64decode(file["contents"]).decode(errors="replace").strip()
         if not file.get("uri", "").startswith("file:"):

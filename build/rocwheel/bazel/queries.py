@@ -212,7 +212,6 @@ def needed(
 
 
 def _read(text: str) -> Iterator[tuple[str, Definition]]:
-    """Yield names and definitions of what Bazel prints as calls in the language of BUILD files."""
     for rule, call in _CALL.findall(text):
         with suppress(SyntaxError, ValueError):
             words = getattr(ast.parse(f"f{call}", mode="eval").body, "keywords", ())

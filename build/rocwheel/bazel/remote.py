@@ -312,7 +312,6 @@ def _ask_cache(remote: Remote) -> str:
 
 
 def _connect(address: str, remote: Remote) -> str:
-    """Return why a gRPC address cannot be used; "" where something answers as gRPC does."""
     import ssl  # which commands that only look do not need
 
     parts = urlsplit(address)

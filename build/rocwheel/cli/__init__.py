@@ -268,7 +268,6 @@ class Commands(Group):
 
 
 def _tell_moved(app: App, name: str) -> None:
-    """Warn that a command moved, on a terminal and in the logs of GitHub Actions."""
     from rocwheel.base.console import ConsoleMode
 
     console = app.console
@@ -278,7 +277,6 @@ def _tell_moved(app: App, name: str) -> None:
 
 
 def _called(command: click.Command, words: list[str]) -> tuple[list[str], click.Command]:
-    """Return the words that name a command, within groups too, and that command."""
     names, context = words[:1], click.Context(command)
     for word in words[1:]:
         inner = command.get_command(context, word) if isinstance(command, click.Group) else None
@@ -295,7 +293,6 @@ def _dist_wheels(ctx: click.Context) -> click.Command:
 
 
 def _words(command: click.Command, args: list[str]) -> list[str] | None:
-    """Return the words that are no options of a command; None for an option it does not have."""
     try:
         return command.make_parser(click.Context(command)).parse_args(list(args))[1]
     except click.UsageError:
@@ -401,7 +398,6 @@ def _run(app: App, argv: Sequence[str] | None) -> int:
 
 
 def _usage(app: App, exc: click.ClickException) -> int:
-    """Show what click refuses in the two lines every error has."""
     ctx = getattr(exc, "ctx", None)
     command = ctx.command_path if ctx else program_name(sys.argv[0])
     from rocwheel.base.download import shown_setting
@@ -434,7 +430,6 @@ def _usage(app: App, exc: click.ClickException) -> int:
 
 
 def _fail(app: App, error: RocwheelError) -> int:
-    """Print an error with credentials masked."""
     from rocwheel.base.download import shown_setting
 
     if isinstance(error.__cause__, PermissionError) and "permission" not in error.hint:
@@ -474,7 +469,6 @@ def _tell(app: App, kind: str, error: RocwheelError, cause: Exception | None = N
 
 
 def _host_error(exc: Exception) -> HostError:
-    """Translate what the machine refused: memory, a thread, a full disk, missing permission."""
     import errno
 
     if not isinstance(exc, OSError):

@@ -393,7 +393,6 @@ EXECUTOR_FIELDS: Final = {
 
 
 def _asked(**given: Any) -> BuildOptions:
-    """Return what was given; what the command has no option for keeps its default."""
     executor = {EXECUTOR_FIELDS[k]: given.pop(k) for k in [*given] if k in EXECUTOR_FIELDS}
     is_remote = [name for name in given if name.startswith("remote_")]
     remote = {name.removeprefix("remote_"): given.pop(name) for name in is_remote}

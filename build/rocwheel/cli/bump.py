@@ -68,7 +68,11 @@ def bump(app: App, what: str | None, to: str, check: bool, dry_run: bool) -> int
     with Client(app.environ, retry=Retry(), note=app.console.info) as client:
         context = bumping.BumpContext(here=app.here, client=client)
         unreachable: list[RocwheelError] = []
-        wanted = _wanted(what, to, context, unreachable if check else None)
+        if what and to:
+            wanted: list[Wanted] = [(what, *bumping.named(what, to, context))]
+        else:
+            kinds = (what,) if what else KINDS
+            wanted = list(bumping.newer(kinds, context, unreachable if check else None))
         if check:
             return _newer(app, wanted, unreachable)
         done = []
@@ -79,17 +83,6 @@ def bump(app: App, what: str | None, to: str, check: bool, dry_run: bool) -> int
                     app.console.info(f"   {line}")
     _finish(app, context, {"bumped": to_builtins(done)}, dry_run=dry_run)
     return 0
-
-
-def _wanted(
-    what: str | None,
-    to: str,
-    context: bumping.BumpContext,
-    unreachable: list[RocwheelError] | None,
-) -> list[Wanted]:
-    if what and to:
-        return [(what, *bumping.named(what, to, context))]
-    return list(bumping.newer((what,) if what else KINDS, context, unreachable))
 
 
 def _newer(app: App, wanted: list[Wanted], unreachable: list[RocwheelError]) -> int:
@@ -107,7 +100,6 @@ def _newer(app: App, wanted: list[Wanted], unreachable: list[RocwheelError]) -> 
 def _finish(
     app: App, context: bumping.BumpContext, document: dict[str, object], *, dry_run: bool
 ) -> None:
-    """Write the new texts, but not in a dry run, and show what they change."""
     shown = bumping.difference(context)
     if not dry_run:
         for path, text in context.texts.items():

@@ -146,7 +146,6 @@ def origin(error: Exception, ctx: click.Context, settings: Settings) -> str:
 
 
 def _quoted(message: str, ctx: click.Context) -> list[click.Parameter]:
-    """Return the options that were given, anywhere, a value that a message quotes."""
     suspects: list[click.Parameter] = []
     for item in _options(ctx.command):
         value = ctx.params.get(item.name or "")

@@ -99,7 +99,6 @@ def demo(
 
 
 def _prepare(app: App, base: dist.Request) -> job.Prepared:
-    """Try the wheelhouse, install packages, look for CPythons."""
     from rocwheel.dist import wheelhouse
     from rocwheel.tools import demo as job
 

@@ -100,10 +100,7 @@ def fetch_rocm(app: App, build: BuildOptions, dry_run: bool) -> None:
 def request_from(
     app: App, options: BuildOptions, *, therock: str, resolve: bool = True
 ) -> dist.Request:
-    """Return the request that options make here and now, a branch by its commit with `resolve`.
-
-    Raises ConfigError, SourceError.
-    """
+    """Return the request that options make here and now, a branch by its commit with `resolve`."""
     from rocwheel import dist
 
     request = dist.Request.of(

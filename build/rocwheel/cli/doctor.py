@@ -47,10 +47,6 @@ VERY_BUILD = "dist_wheels"
 
 
 def _store(app: App, purpose: Purpose, build: BuildOptions, target: StoreOptions) -> Store | None:
-    """Open the store that is named; try it where a machine of this purpose may write.
-
-    Raises UsageError, ConfigError.
-    """
     if not (target.channel or target.store):
         return None
     channel = target.open(app)
@@ -152,7 +148,6 @@ def _lines(row: Row) -> Iterator[tuple[str, str, str]]:
 
 
 def _folder(cache_dir: Path | None) -> Path:
-    """Return the cache. Raises ConfigError for a named folder that is missing, or a file."""
     folder: Path = cache_dir or click.get_current_context().obj.cache
     if not folder.is_dir() and (cache_dir or folder.exists()):
         raise ConfigError(f"--cache-dir: {folder}: no such folder", hint="check the path")

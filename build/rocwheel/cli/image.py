@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import click
 from msgspec import to_builtins
 
@@ -146,14 +144,10 @@ def prune(app: App, engine: str, dry_run: bool) -> None:
     app.emit({"removed": names, "dry_run": dry_run}, "\n".join(names) or "nothing to do")
 
 
-def _asked(tag: tuple[str, ...], **given: Any) -> ImageOptions:
-    return ImageOptions(tags=tag, **given)
-
-
 @group("runtime_images", invoke_without_command=True)
 @option_set(
     "image",
-    _asked,
+    ImageOptions,
     option("--manifest", metavar="SHA|PATH", help="The wheel set (required)."),
     option("--python", metavar="VERSION", help="CPython: 3.12 (required)."),
     option("--recipe", metavar="TEXT", default="jax", help="Recipe of ci/images.yaml."),
@@ -207,7 +201,11 @@ def _asked(tag: tuple[str, ...], **given: Any) -> ImageOptions:
     ),
     option("--push", metavar="REGISTRY", help="Push it to this repository once its tests pass."),
     option(
-        "--tag", metavar="NAME", multiple=True, help="After the push, point this moving tag at it."
+        "--tag",
+        "tags",
+        metavar="NAME",
+        multiple=True,
+        help="After the push, point this moving tag at it.",
     ),
 )
 @target_options

@@ -96,7 +96,6 @@ class Option(click.Option):
 
 
 def _text(value: Any) -> str:
-    """Return a value as it is typed."""
     return ",".join(map(str, value)) if isinstance(value, tuple) else str(value)
 
 
@@ -189,8 +188,11 @@ def given_words(
     return tuple(words)
 
 
-class Helpful(click.Command):
-    """A command or group: help in two lengths, the options of every command, and the App."""
+class CliCommand(click.Command):
+    """A command or group: help in two lengths, the options of every command, and the App.
+
+    Its status is what its function returns, None is 0.
+    """
 
     def __init__(self, *args: Any, **settings: Any) -> None:
         super().__init__(*args, **settings)
@@ -260,8 +262,6 @@ def _help_all(ctx: click.Context, _param: click.Parameter, value: bool) -> None:
 
 
 def _of_app(*names: str, sets: str = "", rare: bool = False, **settings: Any) -> click.Parameter:
-    """Return an option that acts on the App and reaches no function."""
-
     def store(ctx: click.Context, _param: click.Parameter, value: Any) -> None:
         if value:
             setattr(ctx.find_object(App), sets or names[-1].lstrip("-"), value)
@@ -296,10 +296,6 @@ COMMON: Final = [  # of every command
 ]  # fmt: skip
 
 
-class CliCommand(Helpful):
-    """A command of rocwheel; its status is what its function returns, None is 0."""
-
-
 _INSTALL: Final = "how wheels are installed: docs/how-to/install-the-wheels.md"
 # Words of other tools, such as ci_build of rocm-jax, whose nearest spelling here would mislead.
 MEANT: Final = {
@@ -325,7 +321,7 @@ def imported(where: str) -> click.Command:
     return found
 
 
-class Group(Helpful, click.Group):
+class Group(CliCommand, click.Group):
     """A group of commands; called without a word, it shows its help."""
 
     command_class: type[click.Command] | None = CliCommand

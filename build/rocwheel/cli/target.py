@@ -356,7 +356,6 @@ def trusting(app: App, channel: Channel) -> Channel:
 
 
 def _channels(app: App) -> dict[str, Channel]:
-    """Return the channels of this checkout, by name. Raises ConfigError."""
     return channels.load(app.home.ci / "channels.yaml")
 
 

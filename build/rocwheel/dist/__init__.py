@@ -6,6 +6,8 @@ sources, ROCm, Bazel, wheels, wheelhouse. Each stage is a value that the next on
 
 from rocwheel.dist.assemble import Result as Result
 from rocwheel.dist.assemble import build as build
+from rocwheel.dist.assemble import plan_rebuild as plan_rebuild
+from rocwheel.dist.assemble import rebuild as rebuild
 from rocwheel.dist.build_request import Plan as Plan
 from rocwheel.dist.build_request import Request as Request
 from rocwheel.dist.build_request import plan as plan
@@ -22,5 +24,3 @@ from rocwheel.dist.output import lines as lines
 from rocwheel.dist.output import pasteable as pasteable
 from rocwheel.dist.output import table as table
 from rocwheel.dist.output import writing as writing
-from rocwheel.dist.rebuilding import plan_rebuild as plan_rebuild
-from rocwheel.dist.rebuilding import rebuild as rebuild

@@ -187,7 +187,6 @@ def _check_limits(asked: ContainerOptions) -> None:
 
 
 def _check_places(request: Request) -> None:
-    """Refuse folders that cannot be made or are not there. Raises ConfigError, HostError."""
     for name, folder in (
         ("--wheelhouse", request.wheelhouse),
         ("--cache-dir", request.cache),
@@ -208,7 +207,6 @@ def _check_places(request: Request) -> None:
 
 
 def _check_bazel_words(request: Request) -> None:
-    """Refuse a startup option given as a command option, or the reverse. Raises ConfigError."""
     given = [(True, word) for word in source.joined(request.bazel_startup_options)]
     for wanted, option in (*given, *((False, word) for word in request.bazel_options)):
         name = option.lstrip("-").partition("=")[0]

@@ -101,7 +101,6 @@ def check_own_options(tree: source.SourceTree, spec: bazel.BuildSpec) -> None:
 
 
 def _rc_files(tree: source.SourceTree, startup: tuple[str, ...]) -> source.RcFiles | None:
-    """Return the rc files of tree and user; None where the tree is not here yet."""
     named = [item.partition("=")[2] for item in startup if item.startswith("--bazelrc=")]
     if tree.rc is None or not named:
         return tree.rc

@@ -138,10 +138,6 @@ def gather(
 
 
 def _known_version(planned: Plan, *, fetch: bool) -> RocmVersion | None:
-    """Return the version of ROCm, as far as it is known before a fetch.
-
-    Raises ConfigError for an unknown one if nothing will be fetched.
-    """
     if planned.rocm.version is None and planned.rocm.origin is rocm.Origin.DIRECTORY:
         return rocm.fetch(planned.rocm, console=silent()).version
     if planned.rocm.version is None and not fetch:
@@ -155,10 +151,6 @@ def _known_version(planned: Plan, *, fetch: bool) -> RocmVersion | None:
 def _bazel(
     request: Request, tree: source.SourceTree, place: BuildEnvironment, here: Here, *, fetch: bool
 ) -> tuple[bazel.BazelBinary, tuple[str, ...]]:
-    """Return the Bazel to use, and notes about it; without `fetch` it may be missing.
-
-    Raises what `find_bazel` raises.
-    """
     try:
         console = here.console if fetch else None
         binary = find_bazel(request, tree, place=place, runner=here.runner, console=console)
@@ -341,7 +333,6 @@ def specification(
 def _with_own_configs(
     version_class: VersionClass, options: tuple[str, ...]
 ) -> tuple[VersionClass, tuple[str, ...]]:
-    """Move JAX's own configs from a user's options to those of the class, before the targets."""
     wanted = [name for name in version_class.own_configs if f"--config={name}" in options]
     values = dict(version_class.values)
     if wanted:
@@ -351,6 +342,5 @@ def _with_own_configs(
 
 
 def _wheel_suffix(asked: str | None, mark: str, version: RocmVersion) -> str:
-    """Return the suffix of the version; overridden sources show in its local part."""
     suffix = version.wheel_suffix if asked is None else asked
     return suffix + (mark if "+" in suffix else mark.replace(".", "+", 1))

@@ -160,7 +160,6 @@ def plan_offline(request: Request) -> Plan:
 
 
 def _download(packages: list[str], python: PythonVersion, folder: Path) -> Command:
-    """Return what downloads wheels that a rule of Bazel's has pip install."""
     return virtualenv.pip(
         "download", "--no-deps", "--only-binary=:all:", "--dest", str(folder),
         "--implementation", "cp", "--python-version", f"{python.major}.{python.minor}",

@@ -144,7 +144,6 @@ def writing(path: Path, lines: Sequence[str]) -> Iterator[str]:
 
 
 def _word(word: str) -> str:
-    """Return one word of a shell's line, with a variable for a ROCm that is not here yet."""
     parts = (shlex.quote(part) if part else "" for part in word.split(str(ROCM_LATER)))
     return '"${ROCM_ROOT}"'.join(parts) or "''"
 

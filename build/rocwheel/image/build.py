@@ -20,7 +20,7 @@ from rocwheel.base.process import Command, Runner
 from rocwheel.base.values import Plain
 from rocwheel.base.versions import PythonVersion
 from rocwheel.bazel.binary import Downloads, Releases, fetch
-from rocwheel.image import packages, recipe, registry
+from rocwheel.image import closure, recipe, registry
 from rocwheel.image.recipe import BuilderOptions, BuilderRecipe
 from rocwheel.image.registry import BUILDER, INPUTS, Found, inspect, obtain
 
@@ -167,10 +167,7 @@ def current(name: str, home: Home, *, engine: ContainerEngine, runner: Runner) -
 
 
 def builder(options: BuilderOptions, engine: ContainerEngine, here: Here) -> Made:
-    """Make the builder image unless the engine has one of its inputs.
-
-    Raises ConfigError, HostError.
-    """
+    """Make the builder image unless the engine has one of its inputs."""
     chosen, binary = _builder(options.recipe, here.home)
     base = obtain(
         options.base or chosen.base.pinned("--base"),
@@ -225,7 +222,7 @@ def _builder_build(
             )
             bazel = fetch(table.find(chosen.bazel), downloads, console=here.console)
             shutil.copy(bazel, context / "bazel" / "bazel")
-        tool = packages.Where(python=PythonVersion.parse(chosen.tool.version), glibc=chosen.glibc)
+        tool = closure.Where(python=PythonVersion.parse(chosen.tool.version), glibc=chosen.glibc)
         here.runner.run(
             virtualenv.pip("download", "--require-hashes", "--no-deps", *tool.options,
                 f"--requirement={lock}", f"--dest={context / 'wheels'}")

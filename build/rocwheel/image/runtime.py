@@ -21,10 +21,9 @@ from rocwheel.base.here import Here
 from rocwheel.base.process import Command
 from rocwheel.base.values import Plain
 from rocwheel.base.versions import PythonVersion
-from rocwheel.image import build, packages
+from rocwheel.image import build
 from rocwheel.image.build import OCI, Made, engine_build, named
-from rocwheel.image.closure import Closure
-from rocwheel.image.packages import PackagePin, Where
+from rocwheel.image.closure import Closure, PackagePin, Where, gather
 from rocwheel.image.recipe import (
     MEBI,
     RUNTIME,
@@ -185,7 +184,7 @@ def _builds(
     with scratch(here.cache / PLACE, "context") as context, base_of as base:
         for file in (RUNTIME, SCRIPT):
             shutil.copy(plan.docker / file, context / file)
-        packages.gather(context / "wheels", plan.wheels, plan.pins, plan.where, runner=runner)
+        gather(context / "wheels", plan.wheels, plan.pins, plan.where, runner=runner)
         if not has_rocm:
             write_layer(context / "rocm.tar", plan.rocm.root, plan.closure)
         both = tuple(commands(plan, context, base=base, engine=engine, network=network))

@@ -30,7 +30,7 @@ from rocwheel.gate.machine.accelerators import MASKS
 from rocwheel.gate.suite import suites
 from rocwheel.gate.suite.suites import Suite
 from rocwheel.gate.verdict import storing
-from rocwheel.image import closure, contents, packages, recipe, registry, runtime
+from rocwheel.image import closure, contents, recipe, registry, runtime
 from rocwheel.image.build import Made
 from rocwheel.image.recipe import ImageOptions
 from rocwheel.image.registry import INPUTS, Found
@@ -233,12 +233,12 @@ def _plan(job: ImageJob, engine: ContainerEngine, here: Here) -> ImagePlan:
         own = manifest.of_python(subject.python)
         fits = {item.filename for item in own}
         mine = {path: sha256 for path, sha256 in local.items() if path.name in fits}
-        where = packages.Where(python=subject.python, glibc=subject.base.glibc)
+        where = closure.Where(python=subject.python, glibc=subject.base.glibc)
         # with those of the set that it did not build
         beside = [f"{item.project}=={item.version}" for item in own if item.origin == "upstream"]
         beside += subject.recipe.packages_beside(manifest)
-        pins = packages.resolve(mine, beside, where, runner=here.runner)
-        packages.compare(pins, manifest, subject.python)
+        pins = closure.resolve(mine, beside, where, runner=here.runner)
+        closure.compare(pins, manifest, subject.python)
     return ImagePlan(
         subject=subject,
         base=base,

@@ -136,7 +136,6 @@ class Install(Plain, frozen=True, kw_only=True):
 
     @property
     def _from_folder(self) -> tuple[str, ...]:
-        """Return the words that take the wheels of a wheelhouse, and none of an index."""
         if not self.folder:
             return ()
         by_hash = ("--require-hashes", "-r", f"{self.folder}/{REQUIREMENTS}")

@@ -94,7 +94,6 @@ def every(where: str, *, client: Client, cwd: Path) -> tuple[ListedTarball, ...]
 
 
 def _empty(where: str, names: list[str], known: int) -> FetchError:
-    """Return the error for a readable page without a tarball to build with."""
     shown = without_secrets(where)
     odd = [name for name in names if ".tar." in name]
     if odd and not known:
@@ -190,7 +189,6 @@ def _bucket(text: str, url: str) -> _Listed:
 def _listed(
     name: str, address: str, *, page: str = "", modified: str = ""
 ) -> Iterator[ListedTarball]:
-    """Yield the entry, if it is a tarball of TheRock's at an address that makes sense."""
     try:
         parsed = therock.parse_name(therock.base_name(name))
         source = urljoin(page, address) if page else address

@@ -174,7 +174,6 @@ class _Job:
             return self._cached(expected) or self._download(client, staging, expected)
 
     def _unchanged(self, client: Client, seen: FetchedSource) -> RocmRoot | None:
-        """Return the tree of an earlier run, when the server says that the file is the same."""
         root = self._cached(seen.sha256)
         if root is None:
             return None
@@ -218,7 +217,6 @@ class _Job:
         expected: str | None,
         cancel: Callable[[], None] | None = None,
     ) -> RocmRoot:
-        """Hash, inflate and unpack all at once, then check, then publish."""
         plan, folder, digest = self.plan, staging / TREE, hashlib.sha256()
         title = f"{'fetching' if plan.origin is Origin.URL else 'unpacking'} {plan.name}"
         self.hashed = 0
@@ -260,7 +258,6 @@ class _Job:
         unpacked: Unpacked,
         packages: tuple[RocmPackage, ...] = (),
     ) -> RocmRoot:
-        """Check the ROCm at `root`, then move the staged tree with it into the cache."""
         plan = self.plan
         links = rocm_root.complete(root, name=plan.shown)
         facts = rocm_root.inspect(root, name=plan.shown)
@@ -319,7 +316,6 @@ class _Job:
     # Room and company.
 
     def _make_room(self, room: int) -> None:
-        """Remove unused trees if needed. Raises HostError where the new tree would not fit."""
         if self.cache.free() < room:
             self.cache.trim(room=room, removed=self._trimmed)
         free = self.cache.free()
@@ -353,7 +349,6 @@ def digest_of(url: str, *, client: Client, cache: Path, note: Callable[[str], No
 
 
 def _published(client: Client, source: str) -> str | None:
-    """Return the digest at `<URL>.sha256`; None where the server has none."""
     parts = urlsplit(source)
     url = urlunsplit(parts._replace(path=f"{parts.path}.sha256", fragment=""))
     if (data := client.read(url, beside=source)) is None:
@@ -368,7 +363,6 @@ _DIGEST: Final = re.compile(
 
 
 def _digest_in(text: str, *, name: str, where: str) -> str:
-    """Find the digest of `name` in a checksum file: bare, or as sha256sum writes it."""
     matches = [match for line in text.splitlines() if (match := _DIGEST.fullmatch(line.strip()))]
     for match in matches:
         called = match["tagged"] or match["name"] or ""

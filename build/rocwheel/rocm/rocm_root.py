@@ -219,7 +219,6 @@ def _listing(root: Path) -> Iterator[bytes]:
 
 
 def _root(folder: Path, name: str) -> Path:
-    """Return the folder itself, or the only folder in it."""
     inside, tree = sorted(folder.iterdir()), _tree()
     candidates = [folder, *inside] if len(inside) == 1 else [folder]
     for root in candidates:

@@ -194,7 +194,6 @@ class Cache:
 
 
 def _read(path: Path, kind: type[Record]) -> Record | None:
-    """Return a record; None when it is missing, incomplete or of another version."""
     try:
         return kind.from_bytes(path.read_bytes(), name=path.name)
     except (OSError, ConfigError):

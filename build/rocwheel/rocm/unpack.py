@@ -67,7 +67,6 @@ def unpack(
 def _in_proportion(
     blocks: Iterable[bytes], name: str, packed: Callable[[], int], limits: UnpackLimits
 ) -> Iterator[bytes]:
-    """Pass blocks on while their sum is in proportion to the size of the tarball."""
     total = 0
     for block in blocks:
         total += len(block)
@@ -121,7 +120,6 @@ class _Writer:
     # Names.
 
     def _path(self, member: TarMember) -> bytes:
-        """Return the checked path of a member, its folders created. Raises WrongBytesError."""
         name = member.name
         folder, _, base = name.rpartition(b"/")
         path = self._spelt.get(folder)
@@ -136,7 +134,6 @@ class _Writer:
         return path + b"/" + base if path else base
 
     def _parts(self, member: TarMember, name: bytes) -> list[bytes]:
-        """Split a member's name, or the name a hard link gives."""
         if not name or b"\0" in name:
             raise self._refused(member, "has no usable name")
         if name.startswith(b"/"):
@@ -168,7 +165,6 @@ class _Writer:
         self._directories[path] = mode
 
     def _new(self, member: TarMember) -> bytes:
-        """Return the path of a member that may not exist yet."""
         path = self._path(member)
         if not path or path in self._directories or path in self._files or path in self._links:
             raise self._refused(member, "is there twice")

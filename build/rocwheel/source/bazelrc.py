@@ -168,7 +168,6 @@ def _lines(path: Path, workspace: Path, depth: int) -> Iterator[RcLine]:
 
 
 def _joined(text: str) -> Iterator[tuple[int, str]]:
-    """Yield lines with the number of their first part; a backslash at the end continues one."""
     number, parts = 0, ""
     for count, line in enumerate(text.splitlines(), start=1):
         number = number if parts else count

@@ -52,7 +52,6 @@ class PinFacts(Plain, frozen=True, kw_only=True):
 
 
 def _lines(mapping: Mapping[str, Any], indent: str) -> Iterator[str]:
-    """Yield the lines of a mapping as our YAML files have it."""
     for key, value in mapping.items():
         start = f"{indent}{scalar(key)}:"
         if isinstance(value, Mapping):
@@ -183,7 +182,6 @@ def _places(text: str, mapping: str = "pins") -> dict[str, tuple[int, int]]:
 def _jaxlib(
     version: str, python: PythonVersion, scratch: Path, runner: Runner, console: Console
 ) -> tuple[PinnedWheel, str]:
-    """Return the wheel of a CPython, and the Pythons that it requires."""
     console.info(f"   jaxlib {version} for CPython {python}")
     folder = scratch / str(python)
     pip = virtualenv.pip(

@@ -179,10 +179,7 @@ class Pins(Plain, frozen=True, kw_only=True):
 
 
 def load(path: Path, *, layouts: Layouts, text: str = "") -> Pins:
-    """Read the pins, of a text in place of the file's; `layouts` must know theirs.
-
-    Raises ConfigError.
-    """
+    """Read the pins, of a text in place of the file's; `layouts` must know theirs."""
     document = yaml_file.parse(text, name=str(path)) if text else yaml_file.load(path)
     entries = document.to(_File).pins
     pins = []
@@ -201,7 +198,6 @@ def of(ci: Path) -> Pins:
 
 
 def _mistake(entry: Pin, layouts: Layouts) -> FieldError | None:
-    """Find a field of a pin that contradicts its layout or its name."""
     layout: Layout | None = layouts.get(entry.layout)
     if layout is None:
         hint = suggest(entry.layout, tuple(layouts))

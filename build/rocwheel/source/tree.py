@@ -4,9 +4,13 @@
 against its layout and says exactly what it is. Nothing is ever written below a tree.
 """
 
+import re
+import shutil
+import tempfile
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Final
 from urllib.parse import urlsplit
 
 from packaging.version import InvalidVersion, Version
@@ -14,14 +18,14 @@ from packaging.version import InvalidVersion, Version
 from rocwheel.base import files
 from rocwheel.base.console import Console
 from rocwheel.base.download import without_secrets
-from rocwheel.base.errors import ConfigError, SourceError
+from rocwheel.base.errors import CommandError, ConfigError, SourceError
 from rocwheel.base.git import Checkout, Source, checkout, head, identify
 from rocwheel.base.process import Command, Runner
 from rocwheel.base.values import Plain, replace
-from rocwheel.base.versions import CPYTHONS, PythonVersion
+from rocwheel.base.versions import CPYTHONS, PythonVersion, is_commit
 from rocwheel.records.build_options import SourceOptions
-from rocwheel.records.source_layout import Assignment, Layout, VersionClass
-from rocwheel.source import bazelrc, xla
+from rocwheel.records.source_layout import Assignment, Layout, VersionClass, XlaPin
+from rocwheel.source import bazelrc
 from rocwheel.source.pins import Pin, PinnedWheel, Pins
 
 
@@ -188,7 +192,7 @@ def resolve(planned: SourcePlan, *, pins: Pins, runner: Runner, console: Console
     rc = bazelrc.read_rc(workspace, version_class.startup_files)
     modules = bazelrc.modules(workspace, rc, planned.request.bazel_options)
     wanted, fixed = workspace / ".bazelversion", layout.fixed_number
-    number = fixed.pattern.search(xla.text(root / fixed.file)) if fixed else None
+    number = fixed.pattern.search(text_of(root / fixed.file)) if fixed else None
     pin = planned.pin or next((pin for pin in pins.pins if pin.name == str(version)), None)
     if planned.pin and str(version) != planned.pin.version:
         raise SourceError(
@@ -210,7 +214,7 @@ def resolve(planned: SourcePlan, *, pins: Pins, runner: Runner, console: Console
             for python in map(PythonVersion.parse, CPYTHONS)
             if layout.lock_files.accepts(python, root)
         ),
-        bazel=xla.text(wanted).strip() if wanted.is_file() else "",
+        bazel=text_of(wanted).strip() if wanted.is_file() else "",
         jax=_identified(planned, root, pin, runner),
         xla=taken,
         xla_dir=planned.request.xla_source_dir,
@@ -339,7 +343,7 @@ def has_target(workspace: Path, label: str) -> bool:
     """Return whether the BUILD file of a label's package names it, if only for a macro."""
     package, _, name = label.removeprefix("//").partition(":")
     files = [workspace / package / file for file in ("BUILD.bazel", "BUILD")]
-    text = next((xla.text(file) for file in files if file.is_file()), "")
+    text = next((text_of(file) for file in files if file.is_file()), "")
     return f'"{name}"' in text
 
 
@@ -392,7 +396,7 @@ def _lacking(root: Path, layout: Layout, candidate: VersionClass) -> list[str]:
         *(
             f"{text!r} in {name}"
             for name, text in marks.contains.items()
-            if not (workspace / name).is_file() or text not in xla.text(workspace / name)
+            if not (workspace / name).is_file() or text not in text_of(workspace / name)
         ),
     ]
 
@@ -407,7 +411,7 @@ def _class_by_version(root: Path, layout: Layout, version: Version) -> VersionCl
 
 
 def _version(root: Path, where: Assignment) -> Version:
-    if (text := xla.assigned(root / where.file, where.variable)) is None:
+    if (text := assigned(root / where.file, where.variable)) is None:
         raise SourceError(
             f'{root / where.file}: has no line `{where.variable} = "…"`',
             hint="use the file as JAX has it",
@@ -423,12 +427,11 @@ def _version(root: Path, where: Assignment) -> Version:
 def _xla(
     planned: SourcePlan, layout: Layout, runner: Runner, *, by_module: bool, is_own: bool
 ) -> tuple[Source, tuple[str, ...], tuple[str, ...]]:
-    """Return the XLA that is built, the tree's patches that a user's own has, and warnings."""
     if own := planned.request.xla_source_dir:
-        wanted = xla.patches(planned.root, layout.xla, by_module=by_module)
-        applied, lacking = xla.compared(own, wanted, runner=runner)
+        wanted = patches(planned.root, layout.xla, by_module=by_module)
+        applied, lacking = compared(own, wanted, runner=runner)
         return _identified(planned, own, None, runner), applied, lacking
-    found = xla.pinned(planned.root, layout.xla, by_module=by_module)
+    found = pinned(planned.root, layout.xla, by_module=by_module)
     pin = planned.pin if is_own else None  # a tree may name another one in MODULE.bazel
     if found.commit and pin and pin.xla_commit not in (None, found.commit):
         raise SourceError(
@@ -436,3 +439,102 @@ def _xla(
             hint=f"correct xla_commit in ci/pins.yaml ({pin.xla_commit})",
         )
     return found, (), ()
+
+
+# Which XLA a tree builds, and the patches it puts on it, which a user's own XLA comes without. A
+# tree of WORKSPACE names both below `third_party/xla`, where the rule that downloads XLA applies
+# the patches; with bzlmod both stand in MODULE.bazel. An override replaces either.
+
+_LABEL: Final = re.compile(r"^[^#\n]*\"//[\w/]*:(?P<name>[\w.-]+\.patch)\"", re.MULTILINE)
+_TOUCHED: Final = re.compile(r"^(?:---|\+\+\+) [ab]/(\S+)", re.MULTILINE)
+
+
+def pinned(root: Path, where: XlaPin, *, by_module: bool) -> Source:
+    """Return the XLA that a tree names; an empty one for a tree that builds none.
+
+    Raises SourceError where no file names it.
+    """
+    folder = root / where.folder
+    if by_module:
+        path = root / where.module.file
+        if match := where.module.pattern.search(text_of(path)):
+            return Source(repository=match["repository"], commit=match["commit"])
+        raise SourceError(
+            f"{path}: has no archive_override of the module xla with a commit",
+            hint="use the file as JAX has it, or give --xla-source-dir",
+        )
+    if not folder.is_dir():
+        return Source(repository="", commit="")
+    for name in where.files:
+        path = folder / name
+        commit = assigned(path, where.variable) if path.is_file() else None
+        if commit and is_commit(commit):
+            return Source(repository=where.repository, commit=commit)
+    raise SourceError(
+        f"{folder}: no file says which XLA is built ({where.variable})",
+        hint="use the files as JAX has them, or give --xla-source-dir",
+    )
+
+
+def assigned(path: Path, variable: str) -> str | None:
+    """Return the text assigned to a variable at the start of a line, without running the file."""
+    pattern = rf"^{re.escape(variable)}\s*=\s*([\"'])(?P<value>[^\"']*)\1"
+    match = re.search(pattern, text_of(path), re.MULTILINE)
+    return match["value"] if match else None
+
+
+def patches(root: Path, where: XlaPin, *, by_module: bool) -> tuple[Path, ...]:
+    """Return the patches that a tree puts on its XLA, in order."""
+    folder = root / where.folder
+    file = root / where.module.file if by_module else folder / "workspace.bzl"
+    if not file.is_file():
+        return ()
+    content = text_of(file)
+    if by_module:
+        match = where.module.pattern.search(content)
+        content = content[match.start() : content.index("\n)", match.start())] if match else ""
+    names = (match["name"] for match in _LABEL.finditer(content))
+    return tuple(folder / name for name in names if (folder / name).is_file())
+
+
+def compared(
+    folder: Path, wanted: tuple[Path, ...], *, runner: Runner
+) -> tuple[tuple[str, ...], tuple[str, ...]]:
+    """Return which patches a user's folder has, with a warning for each other one.
+
+    Two may change neighbouring lines: on a copy of the files they touch, each is taken off, the
+    last first, and those that are missing are put on, in order.
+    """
+    warnings: list[str] = []
+    with tempfile.TemporaryDirectory(prefix="rocwheel-xla-") as name:
+        scratch = Path(name)
+        for touched in {path for patch in wanted for path in _TOUCHED.findall(text_of(patch))}:
+            if (folder / touched).is_file() and ".." not in Path(touched).parts:
+                (scratch / touched).parent.mkdir(parents=True, exist_ok=True)
+                shutil.copyfile(folder / touched, scratch / touched)
+        applied = {p for p in reversed(wanted) if _applies(scratch, p, runner, "--reverse")}
+        for patch in wanted:
+            if _applies(scratch, patch, runner):
+                if patch not in applied:
+                    line = f"git -C {folder} apply {patch}"
+                    warnings.append(f"{folder}: lacks JAX's {patch.name}; to apply it: {line}")
+            else:
+                warnings.append(f"{folder}: JAX's {patch.name} does not apply to this XLA")
+    return tuple(patch.name for patch in wanted if patch in applied), tuple(warnings)
+
+
+def _applies(folder: Path, patch: Path, runner: Runner, *how: str) -> bool:
+    words = ("git", "-c", "safe.directory=*", "-C", str(folder), "apply", *how, str(patch))
+    try:
+        runner.capture(Command(argv=words))
+    except CommandError:
+        return False
+    return True
+
+
+def text_of(path: Path) -> str:
+    """Return the text of a file of a tree. Raises SourceError."""
+    try:
+        return path.read_text(encoding="utf-8")
+    except (OSError, UnicodeDecodeError) as exc:
+        raise SourceError(f"{path}: {exc}", hint="check the checkout") from exc

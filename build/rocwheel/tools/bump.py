@@ -312,7 +312,6 @@ def _change_rocm(fact: Fact, to: str, context: BumpContext) -> Iterator[str]:
 
 
 def _therock(context: BumpContext) -> Iterator[Fact]:
-    """Yield the age of our facts about TheRock's addresses."""
     path = context.here.home.ci / therock.FILE
     data = yaml_file.read(path, therock.TheRock)
     now = min(stream.places[0].as_of for stream in data.streams.values())
@@ -320,8 +319,6 @@ def _therock(context: BumpContext) -> Iterator[Fact]:
 
 
 def _therock_says(context: BumpContext, data: therock.TheRock) -> Iterator[tuple[str, str, str]]:
-    """Yield stream, kind and address of TheRock's main branch. Raises FetchError."""
-
     def said(where: therock.UpstreamFile) -> str:
         url = f"{data.upstream.repository}/raw/HEAD/{where.file}"
         text = (context.client.read(url, fresh=True) or b"").decode("utf-8", "replace")
@@ -342,7 +339,6 @@ def _therock_says(context: BumpContext, data: therock.TheRock) -> Iterator[tuple
 
 
 def _moved(context: BumpContext) -> list[str]:
-    """Return the differences between TheRock's sources and ci/therock.yaml, a line each."""
     data = yaml_file.read(context.here.home.ci / therock.FILE, therock.TheRock)
     lines = []
     for name, kind, address in _therock_says(context, data):
@@ -354,14 +350,12 @@ def _moved(context: BumpContext) -> list[str]:
 
 
 def _newest_therock(fact: Fact, context: BumpContext) -> str:
-    """Return today if TheRock moved, or if the last comparison is a month old."""
     today = context.here.now().date()
     is_old = (today - date.fromisoformat(fact.now)).days > therock.OLD_FACT
     return str(today) if _moved(context) or is_old else fact.now
 
 
 def _change_therock(fact: Fact, to: str, context: BumpContext) -> Iterator[str]:
-    """Renew the day of the first places. Raises SourceError for a difference."""
     if moved := _moved(context):
         raise SourceError(
             f"{fact.upstream}: {'; '.join(moved)}",

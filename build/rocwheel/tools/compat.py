@@ -83,7 +83,6 @@ class Table(Plain, frozen=True, kw_only=True):
 
 
 def _range(versions: Iterable[object]) -> str:
-    """Return a set of specifiers as people read them: from, below, without."""
     ordered = sorted(map(str, versions), key=lambda text: ("!" in text, "<" in text, text))
     return ",".join(ordered)
 

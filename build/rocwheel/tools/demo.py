@@ -173,7 +173,6 @@ def prepare(base: dist.Request, here: Here, *, pull: bool = True) -> Prepared:
 
 
 def _debian(place: executor.BuildEnvironment) -> tuple[str, ...]:
-    """Return the startup option that Debian's Bazel needs, where the demo will use that one."""
     if place.facts:
         is_debians = any(item.version == UNKNOWN for item in place.facts.bazels)
     else:

@@ -245,10 +245,6 @@ def _by_hand(invocation: BazelInvocation, rc_file: GuestPath) -> Command:
 
 
 def _begin(loop: Loop, runner: Runner) -> tuple[dist.Plan, frozenset[str]]:
-    """Plan for the CPython of an environment; also return the digests of its installed wheels.
-
-    Raises HostError for a folder that is no environment, or lacks pip or pytest where needed.
-    """
     environment = loop.environment
     python = environment / "bin" / "python"
     if not python.is_file():

@@ -320,7 +320,6 @@ def _gate(here: Here) -> Iterator[Row]:
 
 
 def _credentials() -> Row:
-    """Return where boto3 finds credentials, and their identity; no server is asked."""
     import boto3
 
     key = boto3.session.Session().get_credentials()

@@ -240,7 +240,6 @@ def refusal(spec: ContainerSpec, said: str) -> HostError:
 
 
 def _finish(spec: ContainerSpec, process: subprocess.Popen[bytes], runner: HostRunner) -> None:
-    """Wait for the end that closing the pipe brings; insist where it does not come."""
     try:
         process.wait(END_SECONDS)
     except subprocess.TimeoutExpired:
@@ -299,10 +298,7 @@ def _monitored(name: str) -> list[int]:
 
 @contextmanager
 def kept(spec: ContainerSpec, *, runner: HostRunner) -> Iterator[Container]:
-    """Use a container that stays `spec.keep_minutes` after its last use; reuse an earlier one.
-
-    Raises what `running` raises.
-    """
+    """Use a container that stays `spec.keep_minutes` after its last use; reuse an earlier one."""
     with refusing(spec.folder):
         ours, turn = _kept(spec, runner)
     with turn:
@@ -310,7 +306,6 @@ def kept(spec: ContainerSpec, *, runner: HostRunner) -> Iterator[Container]:
 
 
 def _kept(spec: ContainerSpec, runner: HostRunner) -> tuple[ContainerSpec, Lock]:
-    """Return a kept container that runs and sees our folders, and what keeps it for this turn."""
     clear(spec.folder.parent)
     with locked(spec.folder.with_name(LOCK)):
         for ours in _running(spec, runner):

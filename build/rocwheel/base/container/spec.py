@@ -258,7 +258,6 @@ class ContainerSpec(Plain, frozen=True, kw_only=True):
         yield "--entrypoint=/bin/sh"
 
     def _names(self) -> Iterator[str]:
-        """Return the options that mark it as ours from its first moment on, and forbid pulling."""
         yield f"--name={self.name}"
         yield from (f"--label={name}={value}" for name, value in self.labels.items())
         yield "--pull=never"

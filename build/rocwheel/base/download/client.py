@@ -230,10 +230,7 @@ class Client:
         return self._patiently(beside or url, attempt)
 
     def digest(self, url: str) -> tuple[str, Fingerprint]:
-        """Return the SHA-256 of a file of any size, which is not stored, and its fingerprint.
-
-        Raises DownloadError.
-        """
+        """Return the SHA-256 of a file of any size, which is not stored, and its fingerprint."""
 
         def attempt() -> tuple[str, Fingerprint]:
             with closing(self._ask(url, {})) as answer:
@@ -271,7 +268,6 @@ class Client:
         self._failures = 0
 
     def _ask(self, url: str, headers: Mapping[str, str], *, named: str = "") -> Answer:
-        """One attempt, redirects followed; errors say `named`. Raises LostError for another one."""
         first = named or url
         try:
             secure = urlsplit(url).scheme.lower() == "https"
@@ -375,7 +371,6 @@ def _led(first: str, url: str) -> str:
 
 
 def _redirected(first: str, url: str, location: str, *, secure: bool) -> str:
-    """Where a redirect leads. Raises DownloadError for nonsense, and for http after https."""
     try:
         url = urljoin(url, location)
         scheme = urlsplit(url).scheme.lower()

@@ -83,7 +83,6 @@ def _folders(root: Path, controller: str) -> Iterator[Path]:
 
 
 def _quota(folder: Path) -> float | None:
-    """Return how many CPUs' time a period has, None without a limit."""
     with suppress(OSError, ValueError):
         quota, period = (folder / "cpu.max").read_text(encoding="ascii").split()
         return None if quota == "max" else int(quota) / int(period)

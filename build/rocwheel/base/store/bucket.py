@@ -382,7 +382,6 @@ class _Upload:
 def _before_retry(
     response: tuple[Any, object] | None = None, caught_exception: object = None, **_: object
 ) -> None:
-    """Begin no retry in a thread that is to end."""
     if caught_exception or response is None or response[0].status_code >= BAD_REQUEST:
         ending.check()
 

@@ -263,7 +263,6 @@ class FileStore:
                 path.unlink(missing_ok=True)
 
     def _seen(self) -> int | None:
-        """Return the device that the folder lies on; None where there is none."""
         status = files.status(self.root)
         return status.st_dev if status else None
 

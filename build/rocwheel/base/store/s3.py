@@ -216,7 +216,6 @@ class S3Store(Bucket):
         return True
 
     def _carry(self, source: ObjectInfo, target: str, sha256: str, moved: Counter) -> None:
-        """Copy through this machine: download, check, put on condition."""
         with tempfile.NamedTemporaryFile(prefix="rocwheel-") as file:
             came = fetch(self, source.key, file, moved)
             if came.etag != source.etag:
@@ -238,7 +237,6 @@ class S3Store(Bucket):
 
 
 def _md5(body: Body) -> str:
-    """Return the ETag that most servers give an object put in one request."""
     digest = hashlib.md5(usedforsecurity=False)
     for block in files.blocks(body):
         digest.update(block)
