@@ -326,6 +326,7 @@ def by_engine(job: Job, logs: Path, env: dict[str, str]) -> DeviceRun:
     wall, after = time.monotonic() - started, resource.getrusage(resource.RUSAGE_CHILDREN)
     for error in results.collect_errors:
         print(f"{error.file}: {error.message}", file=sys.stderr)
+    print(f"engine: {wall:.1f} s", file=sys.stderr)
     return DeviceRun(
         wall, after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime,
         {test.test: test.outcome.value for test in results.tests},
@@ -353,6 +354,7 @@ def by_pytest(job: Job, logs: Path) -> DeviceRun:
     before, started = resource.getrusage(resource.RUSAGE_CHILDREN), time.monotonic()
     subprocess.run(argv, cwd=root, env=env, capture_output=True, check=False)
     wall, after = time.monotonic() - started, resource.getrusage(resource.RUSAGE_CHILDREN)
+    print(f"pytest: {wall:.1f} s", file=sys.stderr)
     outcomes, seconds = {}, {}
     for case in ET.parse(report).iter("testcase"):
         name = f"{case.get('classname')}::{case.get('name')}"

@@ -415,6 +415,7 @@ def test_turns_of_dev_share_one_kept_container_and_its_server(inside):
             inside.engine.remove(name)
 
 
+@pytest.mark.soak
 def test_already_inside_the_image_the_manifest_is_the_same(inside, on_host):
     """As a job container of a CI: no engine, only the digest of the image."""
     if inside.engine.kind == "podman":
