@@ -7,8 +7,10 @@ that); truth, page, feed, badge, check and exit status are the real ones.
 from __future__ import annotations
 
 import os
+import re
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta, timezone
+from html import unescape
 from pathlib import Path
 
 import pytest
@@ -235,7 +237,11 @@ def test_a_bad_night_is_not_green_anywhere_and_names_its_cause(places, name, eng
     assert kind.cause in message
     assert PAGE in message
     cause = next(c for c in what.causes if kind.cause in c.first.reason)
-    assert cause.line("two").startswith(("nightly ", "promote "))
+    line = what.line(cause)
+    assert line in unescape(shown)
+    assert re.match(r"rocwheel (nightly|promote) [^`]+ --store file:///\S+$", line), (
+        "it can be pasted"
+    )
     assert kind.cause.encode() in page.feed(what.summaries, title="x", page=PAGE)
     assert b"brightgreen" not in page.badge(what)
     standings = standing.stand(nights.book("two"))

@@ -35,8 +35,17 @@ class Block:
 
     @property
     def commands(self) -> list[str]:
-        """Its command lines: of a console, those behind `$ `."""
+        """Its command lines: of a console, those behind `$ `.
+
+        What stands behind `# ends with` is a status, or several of which one is right.
+        """
         text = self.text.replace("\\\n", " ")
+        text = re.sub(
+            r"^(.*\S)\s{2,}# ends with (\d+)(?: or (\d+))?.*$",
+            r'rc=0 ; \1 || rc=$? ; [[ "\2 \3" =~ (^| )$rc($| ) ]]',
+            text,
+            flags=re.MULTILINE,
+        )
         lines = [re.sub(r"\s{2,}#.*", "", line) for line in text.splitlines()]
         if self.language == "console":
             return [line[2:] for line in lines if line.startswith("$ ")]

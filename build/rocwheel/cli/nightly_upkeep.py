@@ -76,7 +76,7 @@ def status(app: App, night: str, target: StoreOptions) -> int:
     standings = standing.stand(book)
     what = truth_of(app, where, book)
     lines = [f"{night}: {what.headline}", *_lines(book, standings, waits)]
-    lines += [f"{c.what}: {c.first.reason}: `{as_called(c.line(night), app)}`"
+    lines += [f"{c.what}: {c.first.reason}: `{command_line(app, c.line(what.night))}`"
               for c in what.causes]  # fmt: skip
     app.emit(document_of(book, standings, what), "\n".join(lines))
     bad = any(item.settled and not item.green for item in standings.values())

@@ -33,9 +33,11 @@ PUBLISHED: Final = 5  # times a page is made that another one overtakes
 TREND: Final = 14  # nights of a cell
 
 
-def render(summaries: Sequence[NightSummary], *, now: datetime, title: str, root: str) -> bytes:
+def render(
+    summaries: Sequence[NightSummary], *, now: datetime, title: str, root: str, where: str = ""
+) -> bytes:
     """Render the page; `summaries` are oldest first, `root` is the URL that keys lie below."""
-    facts = Truth(summaries=tuple(summaries)) if summaries else None
+    facts = Truth(summaries=tuple(summaries), where=where) if summaries else None
     newest = facts.night if facts else None
     changes, recipes = (facts.changes, facts.night.recipes) if facts else ([], ())
     names = [family.family for family in newest.families] if newest else []
@@ -170,7 +172,7 @@ def badge(facts: Truth | None) -> bytes:
     return json.dumps(document, indent=2, sort_keys=True).encode() + b"\n"
 
 
-def feed(summaries: Sequence[NightSummary], *, title: str, page: str) -> bytes:
+def feed(summaries: Sequence[NightSummary], *, title: str, page: str, where: str = "") -> bytes:
     """Render the feed (RFC 4287): an entry for each shown night that differs."""
     root = ET.Element("feed", xmlns="http://www.w3.org/2005/Atom")
     updated = summaries[-1].written if summaries else "1970-01-01T00:00:00Z"
@@ -178,7 +180,8 @@ def feed(summaries: Sequence[NightSummary], *, title: str, page: str) -> bytes:
     ET.SubElement(root, "link", href=page)
     ET.SubElement(ET.SubElement(root, "author"), "name").text = "rocwheel"
     for number in range(len(summaries), 0, -1):
-        facts = Truth(summaries=tuple(summaries[max(0, number - truth.PAST) : number]))
+        seen = tuple(summaries[max(0, number - truth.PAST) : number])
+        facts = Truth(summaries=seen, where=where)
         if facts.loud or number == 1:
             entry, night = ET.SubElement(root, "entry"), facts.night
             _add(entry, title=f"{night.night}: {facts.headline}", id=f"{page}#{night.night}",
@@ -240,9 +243,10 @@ class NightPages(Plain, frozen=True, kw_only=True):
             now=self.now,
             title=f"{name} wheels",
             root=f"{public.rstrip('/')}/" if public else "../",
+            where=self.channel.option,
         )
-        where = page_url(self.channel, store)
-        entries = feed(summaries, title=f"{name} nights", page=where)
+        url, where = page_url(self.channel, store), self.channel.option
+        entries = feed(summaries, title=f"{name} nights", page=url, where=where)
         for key, data, kind in (
             (PAGE, body, HTML),
             (FEED, entries, "application/atom+xml"),

@@ -218,7 +218,11 @@ def _that_tested(
     if cell.kind not in TEST_KINDS or not any(ended.state in GOOD for ended in ends):
         return attempts, ""
     says = SILENT | GOOD | {State.TIMEOUT}  # the wheels may hang
-    idle = [ended for ended in ends if not ended.link and ended.state not in says]
+    idle = [
+        ended
+        for ended in ends
+        if (not ended.link or ended.cause is CauseClass.INPUTS) and ended.state not in says
+    ]
     lost = [ended for ended in ends if ended in idle or ended.state in SILENT]
     note = f"one attempt tested nothing: {lost[-1].state.value}: {lost[-1].reason}" if lost else ""
     return tuple(item for item in attempts if item.ended not in idle), note

@@ -308,16 +308,17 @@ class Cause:
         """Its cause in a word."""
         return self.first.cause.value if self.first.cause else self.first.word
 
-    def line(self, night: str) -> str:
-        """Return the line to type."""
-        first = self.first
+    def line(self, of: NightSummary) -> str:
+        """Return the line to type, without the program and the store."""
+        first, night = self.first, of.night
         if first.phase is Phase.OPEN:
             return f"nightly run {night}"
         if first.phase is Phase.ABSENT:
             return "nightly plan --dry-run --explain"
         if first.state is State.FLAKY:
-            approve = f"--approve {first.suite}:{first.python}"
-            return f"promote --manifest=SET --family {first.family} {approve} --reason=WHY"
+            made = (x.manifest[:12] for x in of.recipes if x.name == first.wheels and x.manifest)
+            approve = f"--family {first.family} --approve {first.suite}:{first.python}"
+            return f"promote --manifest={next(made, 'SET')} {approve} --reason=WHY"
         if first.cause in {CauseClass.TESTS, CauseClass.WHEELS} and first.kind != "promote":
             return f"nightly cell {night} {first.name} --dry-run"
         return f"nightly retry {night} {first.name} --reason=WHY"
@@ -350,6 +351,7 @@ class Truth(Plain, frozen=True, kw_only=True, dict=True):
 
     summaries: tuple[NightSummary, ...]  # oldest first; the last is the night itself
     has_newer: bool = False
+    where: str = ""  # option that names the store
 
     @property
     def night(self) -> NightSummary:
@@ -444,6 +446,10 @@ class Truth(Plain, frozen=True, kw_only=True, dict=True):
 
         return sorted(made.values(), key=urgency)
 
+    def line(self, cause: Cause) -> str:
+        """Return the line to type about a cause."""
+        return f"rocwheel {cause.line(self.night)} {self.where}".rstrip()
+
     @property
     def headline(self) -> str:
         """Verdict and impact in a line."""
@@ -481,7 +487,7 @@ class Truth(Plain, frozen=True, kw_only=True, dict=True):
             ],
             "causes": [
                 {"cause": c.what, "reason": c.first.reason, "first": c.first.name,
-                 "cells": len(c.cells), "held": c.held, "line": c.line(night.night)}
+                 "cells": len(c.cells), "held": c.held, "line": self.line(c)}
                 for c in self.causes
             ],
             "green": self.green,
@@ -498,7 +504,7 @@ class Truth(Plain, frozen=True, kw_only=True, dict=True):
             first, held = cause.first, f", {cause.held} more wait" if cause.held else ""
             of = f"`{first.name}`; {count(len(cause.cells), 'cell')}{held}"
             why = f"**{cause.what}**: {first.reason or first.word}"
-            lines.append(f"- {why} ({of}): `{cause.line(night.night)}`")
+            lines.append(f"- {why} ({of}): `{self.line(cause)}`")
         loud = self.loud
         lines += [f"- `{i.cell.name}`: {i.change.value}, since {i.since}" for i in loud[:LISTED]]
         if len(loud) > LISTED:
@@ -554,7 +560,7 @@ def truth(
         book or nights.book(night), families, channel, nights.store,
         now=now, before=past[-1] if past else None,
     )  # fmt: skip
-    return Truth(summaries=(*past, here), has_newer=place + 1 < len(names))
+    return Truth(summaries=(*past, here), has_newer=place + 1 < len(names), where=channel.option)
 
 
 def _summary(
