@@ -60,14 +60,6 @@ def test_every_place_that_architecture_and_design_name_is_there():
     assert looked > 100
 
 
-def test_the_architecture_gives_every_module_of_the_top_its_layer():
-    text = (ROOT / "docs" / "architecture.md").read_text()
-    table = text.partition("| layer |")[2].partition("Beside the package")[0]
-    for path in PACKAGE.iterdir():
-        if (path.suffix == ".py" or (path / "__init__.py").exists()) and path.stem[0] != "_":
-            assert re.search(rf"`{path.stem}/?`", table), path
-
-
 def test_the_architecture_says_of_every_module_where_it_is_and_stays_short():
     text = (ROOT / "docs" / "architecture.md").read_text()
     assert text.count("\n") <= 200
@@ -79,24 +71,6 @@ def test_the_architecture_says_of_every_module_where_it_is_and_stays_short():
     assert there - named == set(), "add them to a row"
 
 
-def test_the_architecture_names_every_class_that_becomes_json():
-    text = (ROOT / "docs" / "architecture.md").read_text()
-    row = "".join(line for line in text.splitlines() if line.startswith("| json |"))
-    looked = 0
-    for path in (
-        *PACKAGE.glob("release/*.py"),
-        *PACKAGE.glob("rocm/*.py"),
-        *PACKAGE.glob("records/*.py"),
-        *PACKAGE.glob("tools/*.py"),
-    ):
-        for node in ast.parse(path.read_text()).body:
-            methods = {item.name for item in getattr(node, "body", ()) if hasattr(item, "name")}
-            if isinstance(node, ast.ClassDef) and methods & {"to_json", "document"}:
-                assert f"`{node.name}`" in row, path
-                looked += 1
-    assert looked > 10
-
-
 def test_a_public_class_is_called_like_no_other():
     """Who looks for a name finds one thing."""
     where = defaultdict(list)
@@ -104,7 +78,7 @@ def test_a_public_class_is_called_like_no_other():
         for node in ast.parse(path.read_text()).body:
             if isinstance(node, ast.ClassDef) and not node.name.startswith("_"):
                 where[node.name].append(str(path.relative_to(ROOT)))
-    assert len(where) > 300
+    assert len(where) > 100
     assert {name: places for name, places in where.items() if len(places) > 1} == {}
 
 
@@ -123,6 +97,36 @@ def test_no_package_name_with_a_fixed_rocm_major_outside_the_one_function():
     for path in (ROOT / "build" / "rocwheel").rglob("*.py"):
         code = comment.sub("", path.read_text())
         assert not pattern.search(code), f"{path}: {pattern.search(code)}"
+
+
+@pytest.mark.parametrize("page", pages.PAGES, ids=lambda path: path.name)
+def test_no_sentence_of_a_page_has_more_than_25_words(page):
+    """A table may need more; code in backticks is one word."""
+    text = re.sub(
+        r"^```.*?^```$|<!--.*?-->|^[|#!].*?$",
+        "\n",
+        page.read_text(),
+        flags=re.MULTILINE | re.DOTALL,
+    )
+    text = re.sub(r"!?\[([^]]*)\]\([^)]*\)", r"\1", re.sub(r"`[^`]*`", "Code", text))
+    for block in re.split(r"\n\s*(?:\n|[-*]\s|\d+\.\s)", text):
+        for sentence in re.split(r"(?<=[.!?:])[\"*)]*\s+(?=[A-Z\"(*])", " ".join(block.split())):
+            words = [word for word in sentence.split() if re.search(r"\w", word)]
+            assert len(words) <= 25, sentence
+
+
+def test_every_message_of_ours_that_a_page_explains_is_one_that_is_printed():
+    """First column of the tables of troubleshooting; what others print is in `others`."""
+    others = r"Unable|hip|Backend|rocm_plugin|Unknown|No matching|No space|AccessDen|lib|Connection"
+    printed = re.sub(
+        r'"\s*\n\s*f?"', "", "".join(path.read_text("utf-8") for path in PACKAGE.rglob("*.py"))
+    )
+    rows = re.findall(
+        r"^\| `([^|]*)` \|", (ROOT / "docs/troubleshooting.md").read_text(), re.MULTILINE
+    )
+    for message in (x for row in rows for x in re.split("`, `", row) if not re.match(others, x)):
+        for part in re.split(r"…|^\w+: |, exit \d+|, not", message):
+            assert part.strip(" ,`") in printed, message
 
 
 @pytest.mark.parametrize("block", pages.blocks(), ids=str)
@@ -216,7 +220,7 @@ def test_each_picture_of_a_page_is_there_by_day_and_by_night_and_all_are_small()
     assert sum(images.values()) <= 300 << 10
 
 
-def test_the_site_is_built_strictly_and_keeps_the_versions_before(tmp_path):
+def test_the_site_keeps_the_versions_before(tmp_path):
     person = {
         f"GIT_{who}_{what}": "a@example.com"
         for who in ("AUTHOR", "COMMITTER")
