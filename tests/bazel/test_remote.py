@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import re
 import socket
+import sys
 import threading
 import time
 from pathlib import Path
@@ -156,6 +158,23 @@ def test_a_cache_that_dies_during_the_build_is_warned_of(bench, cache):
     built = bench.build(JAXLIB, remote=Remote(cache=cache.url))
     assert built.record.actions_executed == ACTIONS
     assert any("Reading from Remote Cache" in warning for warning in built.record.warnings)
+
+
+@pytest.mark.soak
+def test_a_cache_that_hangs_in_the_middle_of_a_build_is_left_out_and_told(
+    bench, cache, talk, monkeypatch
+):
+    """Bazel would show "Compiling…" for a minute per action, and five times that over gRPC."""
+    monkeypatch.setattr(SLOW, 0.5)
+    monkeypatch.setattr(sys.modules["rocwheel.bazel.build"], "QUIET_SECONDS", 2.0)
+    cache.mode, cache.lives_for = "silent", 3
+    started = time.monotonic()
+    built = bench.build(JAXLIB, remote=Remote(cache=cache.url))
+    assert time.monotonic() - started < 45
+    assert built.record.actions_executed == ACTIONS
+    (note,) = built.record.notes
+    assert re.search(r"no action ended for 4 s: remote cache not used: http://\S+: no answer", note)
+    assert f"warning: {note}" in talk.getvalue()
 
 
 @pytest.mark.slow

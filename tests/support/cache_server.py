@@ -82,7 +82,8 @@ class Cache(ThreadingHTTPServer):
         self.requests: list[str] = []
         self.mode = ""
         self.token = ""
-        self.lives_for: int | None = None  # requests until it breaks
+        self.lives_for: int | None = None  # requests until it breaks, or is silent
+        self.over = threading.Event()
 
     @property
     def url(self) -> str:
@@ -120,6 +121,8 @@ class _Handler(BaseHTTPRequestHandler):
             time.sleep(20)
         lives_for = self.server.lives_for
         is_dead = lives_for is not None and len(self.server.requests) > lives_for
+        if is_dead and self.server.mode == "silent":
+            self.server.over.wait()
         if is_dead or self.server.mode == "broken":
             self._answer(500, b"no")
             return True
@@ -149,6 +152,7 @@ def cache() -> Iterator[Cache]:
     try:
         yield server
     finally:
+        server.over.set()
         server.shutdown()
         server.server_close()
         thread.join()

@@ -28,7 +28,7 @@ from rocwheel.base.console import Console, Progress, count, duration, size
 from rocwheel.base.download.urls import without_secrets
 from rocwheel.base.errors import BazelError, CommandError, HostError
 from rocwheel.base.files import locked, read_json, sha256, write_json
-from rocwheel.base.process import Runner
+from rocwheel.base.process import Command, Runner
 from rocwheel.base.values import Plain, replace
 from rocwheel.base.versions import WheelKind
 from rocwheel.bazel import events, queries
@@ -48,6 +48,9 @@ from rocwheel.records.manifest import InvocationRecord, TimedAction
 
 Fetched: TypeAlias = dict[str, dict[str, dict[str, str]]]  # repository -> URL -> digest
 POLL_SECONDS: Final = 0.2
+# Without an event, until cache and executor are asked whether they still answer; twice they must
+# not. Bazel itself waits for 60 s for each action, and tries gRPC five times.
+QUIET_SECONDS: Final = 20.0
 # Bazel that counts cache hits in its build metrics: https://github.com/bazelbuild/bazel/issues/7714
 RUNNER_COUNTS_SINCE: Final = (5,)
 # What is remembered of an output base lies in it, and is gone with it.
@@ -330,8 +333,18 @@ def shutdown(invocation: BazelInvocation, *, runner: Runner) -> None:
     with suppress(CommandError):
         runner.capture(invocation.shutdown)
     if _server(base) == pid:
-        with suppress(ProcessLookupError):
-            os.kill(pid, signal.SIGKILL)
+        _kill(invocation, runner)
+
+
+def _kill(of: BazelInvocation, runner: Runner) -> None:
+    """Kill the server of an output base; the client then ends as well."""
+    base = runner.host(of.spec.output_base)
+    with suppress(OSError, ValueError, CommandError):
+        if runner.isolated:
+            pid = int((base / "server" / "server.pid.txt").read_text())
+            runner.capture(Command(argv=("sh", "-c", f"kill -9 {pid}")))
+        elif server := _server(base):
+            os.kill(server, signal.SIGKILL)
 
 
 def _run(
@@ -359,11 +372,20 @@ def _run(
         options.append(f"--execution_log_json_file={runner.path(files.spawns)}")
     command = invocation.command_line(*options)
     console.detail(str(command))
-    read, began = BuildEvents(to_host=runner.host), time.time()
+    read, began, silent = BuildEvents(to_host=runner.host), time.time(), list[str]()
+
+    def quiet() -> None:
+        """End Bazel where what it waits for did not answer twice: it would wait for minutes."""
+        remote = invocation.spec.remote
+        usable, notes = ask(remote)
+        silent[:] = [] if usable == remote else [*silent, notes[-1]]
+        if len(silent) > 1:
+            _kill(invocation, runner)
+
     with console.progress("Bazel's actions") as bar:
         shown = _Shown(read, bar, console, secrets, warnings)
         try:
-            with _following(files.events, read, shown.events):
+            with _following(files.events, read, shown.events, quiet):
                 done = runner.run(command, log=files.log, on_line=shown.line, check=False)
         except BaseException:  # Ctrl-C, a deadline: the client has ended, the server may still work
             shutdown(invocation, runner=runner)
@@ -378,6 +400,12 @@ def _run(
     if done.returncode == 0:
         return read, None
     failure = _failure(invocation, read, done.output, files.log)
+    if len(silent) > 1:
+        failure = BazelError(
+            f"{invocation.title}: no action ended for {2 * QUIET_SECONDS:g} s",
+            hint="check the remote cache and executor, or leave them out",
+            detail=silent[-1],
+        )
     failure.detail = _hidden(failure.detail, secrets)
     return read, failure
 
@@ -436,13 +464,16 @@ class _Shown:
 
 
 @contextmanager
-def _following(path: Path, read: BuildEvents, changed: Callable[[], None]) -> Iterator[None]:
+def _following(
+    path: Path, read: BuildEvents, changed: Callable[[], None], quiet: Callable[[], None]
+) -> Iterator[None]:
+    """Feed what is written to a file to `BuildEvents`; `quiet` is called where that is nothing."""
     from concurrent.futures import ThreadPoolExecutor
 
     over = threading.Event()
 
     def follow() -> None:
-        pending, at, last = b"", 0, False
+        pending, at, last, heard = b"", 0, False, time.monotonic()
         while not last:
             last = over.wait(POLL_SECONDS)  # before reading: what was written by then is read
             if path.exists():  # Bazel came that far
@@ -453,7 +484,11 @@ def _following(path: Path, read: BuildEvents, changed: Callable[[], None]) -> It
                 for line in lines:
                     read.feed(line.decode(errors="replace"))
                 if lines:
+                    heard = time.monotonic()
                     changed()
+            if not last and time.monotonic() > heard + QUIET_SECONDS:
+                quiet()
+                heard = time.monotonic()
 
     with ThreadPoolExecutor(max_workers=1) as pool:
         following = pool.submit(follow)
