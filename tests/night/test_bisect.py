@@ -17,6 +17,7 @@ from support.night import PROGRAM, SETTINGS, World
 
 from rocwheel.base.process import HostRunner
 from rocwheel.base.store.opening import open_store
+from rocwheel.base.values import replace
 from rocwheel.night import bisect
 from rocwheel.night.bisect import BisectRequest, NightSet
 from rocwheel.night.probes import ProbeAnswer, Run, Side
@@ -115,10 +116,10 @@ class Played:
         return side.build.commit, side.rocm
 
 
-def find(nights, ask, suspect="", good="a"):
-    asked = BisectRequest(test="t.py::test_a", good=good, bad="b", suspect=suspect)
+def find(nights, ask, good="a", builds=(), **more):
+    asked = BisectRequest(test="t.py::test_a", good=good, bad="b", **more)
     return bisect.find(
-        asked, nights, [], ask,
+        asked, nights, [], ask, builds=builds,
         line=lambda _, manifest: f"gate {manifest}", runner=HostRunner({}), note=lambda _: None,
     )  # fmt: skip
 
@@ -159,6 +160,35 @@ def test_a_suspect_and_its_parent_are_enough(history):
     ask = Played(ends, lambda at: history.has(history.commits[22], at.commit))
     assert find(ends, ask, suspect=history.commits[22]).state == "found"
     assert len(ask.builds) == 2
+
+
+def test_the_commit_that_made_it_good_again_is_found(history):
+    ends = [night(history, "b", history.commits[0]), night(history, "a", history.commits[-1])]
+    fix = history.commits[13]
+    ask = Played(ends, lambda at: not history.has(fix, at.commit))
+    found = find(ends, ask, fix=True)
+    assert (found.state, found.commits[0].commit) == ("found", fix), found
+    manifests = {item.set: item.manifest for item in found.tried}
+    assert found.good == f"gate {manifests[f'JAX {fix[:12]}']}"
+    assert f"# t.py::test_a passes since JAX {fix[:12]}" in found.issue
+    never = find(ends, Played(ends, lambda _: True), fix=True)
+    assert (never.state, never.commits) == ("not reproduced", ())
+
+
+def test_builds_of_rocm_between_two_nights_are_tried_by_date(history):
+    builds = [f"https://host/therock-dist-linux-gfx90a-7.1.0a2026050{n}.tar.gz" for n in range(7)]
+    ends = [night(history, name, history.commits[0]) for name in "ab"]
+    ends = [
+        replace(item, recipe=replace(item.recipe, rocm=builds[n], rocm_sha256=str(n) * 64))
+        for item, n in zip(ends, (0, 6), strict=True)
+    ]
+    ask = Played(ends, lambda at: at.rocm >= builds[4])
+    found = find(ends, ask, builds=builds)
+    assert found.about == "ROCm (7.1.0a20260503 → 7.1.0a20260504)", found
+    assert len(ask.builds) == 2
+    assert {item.set: item.passed for item in found.tried if item.passed == 3}.keys() == {
+        "night a", "ROCm 7.1.0a20260503",
+    }  # fmt: skip
 
 
 def test_kept_sets_come_first_then_the_input_and_without_a_good_night_it_goes_back(history):
@@ -240,6 +270,7 @@ def world(tmp_path_factory):
     (tmp_path / "source" / "file").write_text("another source")
     newer = tmp_path / "therock-dist-linux-gfx90a-7.2.0.tar.gz"
     newer.write_bytes(b"newer ROCm")
+    newer.with_name(newer.name.replace("7.2.0", "7.1.5")).write_bytes(b"ROCm between the two")
     text = SETTINGS.replace("gfx90a-7.1.0", "gfx90a-7.2.0")
     made.settings(text.format(families="gfx90a", suffix="+rocm7.2", quarantine=3))
     made.script(gate={"*unit*": "fail"}, rocm={"*-7.2.0*": "fail"})
@@ -270,6 +301,7 @@ def probes(world) -> dict[str, list[str]]:
     ("asked", "told"),
     [
         (words("test_a", good="two", bad="one"), "two: is not before one"),
+        (words("test_a", "--find-fix"), "two: is not before one"),
         (words("test_a", good="one", bad="one"), "one: is both ends"),
         (words("test_a", bad="three"), "three: no such night"),
         (words("test_a", "--suite=e2e", "--family=gfx942"), "0 gates may be meant"),
@@ -286,7 +318,7 @@ def test_it_is_estimated_then_found_kept_and_shown(world):
     asked = words("test_a")
     before = sorted((world.folder / "store").rglob("*"))
     most = json.loads(world.nightly("bisect", "--dry-run", "--json", *asked, check=True).out)
-    assert (most["sets"], most["builds"], most["gates"]) == (2, 1, 7)
+    assert (most["sets"], most["builds"], most["gates"]) == (2, 2, 14)
     assert before == sorted((world.folder / "store").rglob("*"))
 
     done = world.nightly("bisect", "--json", *asked)
@@ -295,15 +327,24 @@ def test_it_is_estimated_then_found_kept_and_shown(world):
     assert (found["state"], found["input"]) == ("found", "ROCm")
     assert [(item["set"], item["answer"]) for item in found["tried"]] == [
         ("night two", "bad"), ("night one", "good"), ("one with ROCm of two", "bad"),
+        ("ROCm 7.1.5", "good"),
     ]  # fmt: skip
     assert {name for states in probes(world).values() for name in states} == {"pass", "fail"}
     for side, code in (("good", 0), ("bad", State.FAIL.exit_code)):  # the lines that show both
         line = shlex.split(found[side])
         assert world.run(*line[line.index("gate") :]).code == code, found[side]
-    (kept,) = (world.folder / "store" / "_rocwheel" / "nights" / "two" / "bisects").iterdir()
+    folder = world.folder / "store" / "_rocwheel" / "nights" / "two" / "bisects"
+    kept, text = sorted(folder.iterdir())
     assert json.loads(kept.read_bytes()) == found
+    assert text.read_text().startswith("# t.py::test_a fails since ROCm (7.1.5 → 7.2.0)")
+    line = "bisect of t.py::test_a: found: ROCm (7.1.5 → 7.2.0)"
+    world.run("report", "state", "--night=two", *world.target, check=True)
+    page = (world.folder / "store/status/index.html").read_text()
+    assert f'{line} (<a href="../_rocwheel/nights/two/bisects/{text.name}">' in page
+    for command in ("status", "changes"):
+        assert f"  {line}" in world.nightly(command, "two").out.replace("  - ", "  ")
     again = world.nightly("bisect", *asked)
-    assert "found: ROCm (7.1.0" in again.out
+    assert "found: ROCm (7.1.5 → 7.2.0)" in again.out
     assert "start" not in again.err, "nothing runs again"
     status = world.run("--json", "status", "--family=gfx90a", *world.target, check=True)
     assert len(json.loads(status.out)["sets"]) == 2, "what was built for it is nowhere else"
@@ -320,7 +361,7 @@ def test_killed_at_any_moment_it_goes_on_and_no_probe_ends_twice(world):
         started.communicate()
     done = world.nightly("bisect", *words("test_killed"))
     assert done.code == 0, done.err
-    assert "found: ROCm (7.1.0" in done.out
+    assert "found: ROCm (7.1.5" in done.out
     assert {len(states) for states in probes(world).values()} == {1}, "also those of other tests"
 
 

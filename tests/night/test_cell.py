@@ -157,20 +157,20 @@ def test_a_lost_attempt_is_followed_by_another_and_ends_itself_when_it_wakes_up(
     nights = planned(tmp_path)
     sleeper = worker(tmp_path / "a", program=("sleep", "60", "#"))
     began, done = threading.Event(), []
-    real = cells._Lease.run
+    suspended, wake = Nights(nights.store), threading.Event()
+    real = suspended.renew
 
-    def asleep(lease) -> None:  # as of a machine that is suspended
-        nights.renew("one", NAME, 1, lease._renewed[-1])
+    def asleep(*lease) -> bool:
+        real(*lease)
         began.set()
         wake.wait(60)
-        real(lease)
+        return real(*lease)
 
-    wake = threading.Event()
-    monkeypatch.setattr(cells._Lease, "run", asleep)
+    monkeypatch.setattr(suspended, "renew", asleep)
 
     def attempt() -> None:
         try:
-            cells.run(Nights(nights.store), "one", NAME, sleeper, cells.Signals())
+            cells.run(suspended, "one", NAME, sleeper, cells.Signals())
         except errors.InterruptError as exc:
             done.append(str(exc))
 
@@ -180,7 +180,6 @@ def test_a_lost_attempt_is_followed_by_another_and_ends_itself_when_it_wakes_up(
     assert run(nights, worker(tmp_path / "b")) is None, "it is alive"
     silent_for(nights, 4)
     assert where(nights).word == "lost"
-    monkeypatch.setattr(cells._Lease, "run", real)
     ended = run(Nights(nights.store), worker(tmp_path / "b"))
     assert ended.state is State.PASS
     wake.set()

@@ -28,11 +28,9 @@ from rocwheel.base.store import Options
 from rocwheel.base.store.opening import open_store
 from rocwheel.base.values import replace
 from rocwheel.base.versions import timestamp
-from rocwheel.night import cell as cells
 from rocwheel.night import standing
-from rocwheel.night.cell import Signals, Worker, lost
+from rocwheel.night.cell import Signals, Worker
 from rocwheel.night.local import LocalScheduler
-from rocwheel.records.verdict import State
 from rocwheel.release.ledger.nights import Cell, NightPlan, Nights, Order
 
 pytestmark = [
@@ -109,9 +107,6 @@ class Stage:
         file = self.played(night, cell)
         return len(file.read_text().splitlines()) if file.exists() else 0
 
-    def run(self, night: str, cell: str) -> None:
-        cells.run(self.nights, night, cell, self.worker, Signals())
-
     def check(self, night: str) -> None:
         """Every start of a command has an attempt, and their numbers have no gap."""
         book = self.nights.book(night)
@@ -120,43 +115,10 @@ class Stage:
             assert [item.number for item in tries] == list(range(1, len(tries) + 1))
             assert self.starts(night, cell.name) <= len(tries), "one ran and nobody knows"
 
-    def finish(self, night: str, cell: str) -> standing.CellStanding:
-        """What the next engine does: attempts without an end are told, what is open runs again."""
-        book = self.nights.book(night)
-        for item in book.attempts.get(cell, ()):
-            lost(self.nights, book, item, self.worker, why="the engine was killed")
-        for _ in range(book.plan.attempts):
-            self.run(night, cell)
-        return standing.stand(self.nights.book(night))[cell]
-
 
 @pytest.fixture
 def stage(tmp_path, front, servers):
     return Stage(tmp_path, servers.fresh_url("seaweedfs"), front.faults)
-
-
-@pytest.mark.parametrize("kind", merge_tries("500", "lost", of=KINDS))
-@pytest.mark.parametrize("play", ["pass", "fail"])
-def test_a_cell_whose_kth_request_fails_is_known_and_its_failure_never_becomes_a_pass(
-    stage, kind, play
-):
-    night = stage.night(gate=play)
-    stage.run(night, "gate")
-    total = len(stage.faults.seen)
-    assert total > 5
-    hasty = replace(QUICK, read_seconds=4.0) if kind == "timeout" else QUICK
-    for number in points(total, 2, KINDS.index(kind)):
-        night = stage.night(gate=play)
-        stage.nights = Nights(open_store(stage.url, hasty))
-        stage.faults.arm(Fault(number, kind))
-        with suppress(RocwheelError):
-            stage.run(night, "gate")
-        stage.faults.arm(None)
-        stage.check(night)
-        found = stage.finish(night, "gate")
-        stage.check(night)
-        assert found.state is State(play), (number, kind)
-        assert found.settled
 
 
 @pytest.mark.parametrize("kind", merge_tries("500", "lost", of=KINDS))

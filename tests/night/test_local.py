@@ -2,21 +2,26 @@
 
 from __future__ import annotations
 
+import html
 import os
 import pty
 import random
 import re
+import shutil
 import signal
 import socket
 import subprocess
 import sys
 import time
 from contextlib import suppress
-from datetime import datetime, timezone
+from dataclasses import dataclass, field
+from datetime import datetime, timedelta, timezone
 from pathlib import Path
 
 import pytest
+from support import engines
 from support.faultserver import FaultServer
+from support.forked import Done
 from support.night import World
 
 from rocwheel.base.container.leftovers import owner
@@ -320,66 +325,140 @@ def test_a_terminal_shows_what_runs_and_for_how_long(world):
     assert process.returncode == 130
 
 
-def test_an_image_that_no_engine_can_make_is_infra_and_leaves_the_release_as_it_is(world):
-    """What `runtime_images` says is played here; a real engine is in tests/e2e."""
-    image = "image.jax.gfx90a.3.12.jax"
-    settings = (world.folder / "nightly.yaml").read_text()
-    world.settings(settings + "images: [{recipe: jax, push: here.io}]\n")
-    world.script(image={"*": "no-engine"})
-    world.plan("one", check=True)
-    done = world.local("one")
-    assert done.code == 5
-    assert f"{image}: infra: docker: no such program" in done.err
-    assert released(world)
-    assert "docker: no such program" in page(world)
-    states = world.states("one")
-    assert {name for name, state in states.items() if state != "pass"} == {image}
-    book = Nights(open_store(world.store)).book("one")
-    assert len(book.attempts[image]) == book.plan.attempts, "as often as any cell that is infra"
-    assert not book.quarantined
+@dataclass(frozen=True, kw_only=True)
+class Bad:
+    """A bad night: what is played, and what every command and the page say of it."""
 
-    world.script()
-    world.nightly("retry", "one", image, "--reason=engine installed", check=True)
-    assert world.local("one").code == 0
-    world.plan("two", check=True)
-    assert world.states("two")[image] == "kept: pushed"
+    words: str  # that name its cause
+    codes: tuple[int, int, int, int] = (0, 5, 5, 0)  # of plan, run, status and check
+    cause: str = ""  # its class; "" where there is none
+    tries: int = 1  # at the cell, by the last of its name
+    cell: str = "unit"
+    plays: dict[str, dict[str, str]] = field(default_factory=dict)
+    rocm: str = ""
+    families: str = "gfx90a"
+    more: str = ""  # settings
 
 
-# name -> ROCm of the settings, families, what is played; exit statuses of plan, run, status and
-# check; the words that name the cause
+def gate(what: str, **more) -> Bad:
+    return Bad(plays={"gate": {"gfx90a*unit*": what}}, **more)
+
+
+def build(what: str, **more) -> Bad:
+    return Bad(plays={"build": {"*": what}}, cell="build", codes=(0, 5, 5, 8), **more)
+
+
+HANG = "HW Exception by GPU node-4 (Agent handle: 0x55d) reason :GPU Hang"
+IMAGES = "images: [{recipe: jax, push: here.io}]\nimage: {cpus: 1, memory_mib: 64, disk_mib: 1}\n"
 BAD = {
-    "no ROCm for anybody": (
-        "tarballs: ./empty", "gfx90a", {}, (5, 5, 5, 8), "lists nothing to build with"),
-    "a page that is a login page": (
-        "tarballs: {page}", "gfx90a", {}, (5, 5, 5, 8), "cannot be read"),
-    "a family that fails": (
-        "", "gfx90a, gfx1151", {"gate": {"gfx1151*unit*": "fail"}}, (0, 5, 5, 0),
-        "1 of 2 families released"),
-    "a gate that is killed each time": (
-        "", "gfx90a", {"gate": {"*unit*": "kill"}}, (0, 5, 5, 0), "ended by SIGKILL"),
+    "no ROCm for anybody": Bad(
+        words="lists nothing to build with", rocm="tarballs: ./empty", codes=(5, 5, 5, 8),
+        cause="absent", tries=0),
+    "a page of tarballs that is a login page": Bad(
+        words="cannot be read", rocm="tarballs: {login}", codes=(5, 5, 5, 8), cause="absent", tries=0),
+    "no ROCm, which is excused": Bad(
+        words="othing was built", rocm="tarballs: ./empty", codes=(5, 5, 5, 8), tries=0,
+        more='excused: [{cells: "*", owner: ann, reason: "not yet", until: 2999-01-01}]\n'),
+    "a stream that went quiet": Bad(
+        words="8 days old, and 7 are allowed", rocm="tarballs: {old}", codes=(0, 5, 5, 8),
+        cause="absent", cell="source", tries=0),
+    "a build that fails": build("fail", words="played: fail", cause="wheels"),
+    "a builder whose disk is full": build(
+        "says:8:/scratch: No space left on device", words="No space left", cause="machine", tries=2),
+    "a tarball that is cut short": build(
+        "says:9:therock-dist-linux-gfx90a-7.1.0.tar.gz: truncated", words="truncated", cause="inputs"),
+    "a tarball of another digest": build(
+        f"says:9:https://rocm/a.tar.gz: SHA-256 is {'0' * 64}, not {'1' * 64}", words="SHA-256 is",
+        cause="inputs"),
+    "names that are taken by other bytes": build(
+        "says:7:jaxlib.whl: 7078 bytes are stored, not 7081", words="7078 bytes", cause="wheels"),
+    "a build that is killed each time": build(
+        "kill", words="ended by SIGKILL", cause="machine", tries=2),
+    "tests that fail": gate("fail", words="fail", cause="tests"),
+    "a test that crashes": gate("crash", words="crash", cause="tests"),
+    "flaky tests": gate("flaky", words="flaky", cause="tests"),
+    "a family that fails beside one that passes": gate(
+        "fail", families="gfx90a, gfx1151", words="1 of 2 families released", cause="tests"),
+    "a gate that is killed each time": gate(
+        "kill", words="ended by SIGKILL", cause="machine", tries=2),
+    "a GPU that hangs": gate(f"says:23:{HANG}", words="GPU Hang", cause="machine", tries=2),
+    "a machine without a GPU": gate(
+        "says:8:/dev/kfd: no such device", words="/dev/kfd", cause="machine", tries=2),
+    "a store that a gate cannot reach": gate(
+        "says:7:s3://bucket: no answer", words="s3://bucket: no answer", cause="store", tries=2),
+    "an image that no engine can make": Bad(
+        plays={"image": {"*": "says:8:docker: no such program"}}, words="docker: no such program",
+        cause="machine", tries=2, cell="image", more=IMAGES),
+    "a registry that is away": Bad(
+        plays={"image": {"*": "says:7:here.io: no answer"}}, words="here.io: no answer",
+        cause="store", tries=2, cell="image", more=IMAGES),
 }  # fmt: skip
+
+
+def planned(world: World, bad: Bad, server: FaultServer) -> Done:
+    """Plan the night with what is wrong in it."""
+    (world.folder / "empty").mkdir()
+    day = (datetime.now(tz=timezone.utc) - timedelta(days=8)).date()
+    name = f"therock-dist-linux-gfx90a-7.1.0a{day:%Y%m%d}.tar.gz"
+    listed = f'const files = [{{"name": "{name}", "mtime": 1}}]'.encode()
+    pages = {
+        "login": server.add("login/", b"<html><title>Sign in</title><form></form></html>"),
+        "old": server.add("tarball/", listed),
+    }
+    server.add(f"tarball/{name}", b"ROCm")
+    world.settings(families=bad.families)
+    text = (world.folder / "nightly.yaml").read_text() + bad.more
+    if bad.rocm:
+        source = "source: therock-dist-linux-gfx90a-7.1.0.tar.gz"
+        text = text.replace(source, bad.rocm.format(**pages))
+    world.settings(text)
+    world.script(**bad.plays)
+    return world.plan("one")
+
+
+def told(world: World, bad: Bad, codes: list[int]) -> None:
+    """Status, check, the message and the page say what happened, at once."""
+    status, check = world.nightly("status", "one"), world.nightly("check")
+    message = world.nightly("changes", "one", check=True).out
+    assert (*codes, status.code, check.code) == bad.codes[: len(codes)] + bad.codes[2:]
+    shown = [status.out, message, html.unescape(page(world))]
+    assert all(bad.words in text for text in shown), (bad.words, shown)
+    assert "Traceback" not in status.err + check.err
+    assert bool(check.code) == bool(check.err)
+    assert f"**{bad.cause}**" in message or not bad.cause
+    last = [a for name, a in attempts(world, "one") if bad.cell in name.split(".")]
+    assert max((len(items) for items in last), default=0) == bad.tries
 
 
 @pytest.mark.soak
 @pytest.mark.parametrize("name", BAD)
-def test_a_bad_night_is_told_by_every_command_with_its_exit_status(world, name):
-    """What `test_bad_nights.py` writes down, by real commands; other kinds have tests above."""
-    rocm, families, plays, expected, words = BAD[name]
+def test_a_bad_night_is_told_by_page_message_and_commands_with_their_exit_statuses(world, name):
     with FaultServer() as server:
-        page = server.add("tarball/", b"<html><title>Sign in</title><form></form></html>")
-        (world.folder / "empty").mkdir()
-        world.settings(families=families)
-        if rocm:
-            text = (world.folder / "nightly.yaml").read_text()
-            source = "source: therock-dist-linux-gfx90a-7.1.0.tar.gz"
-            world.settings(text.replace(source, rocm.format(page=page)))
-        world.script(**plays)
-        shown = [world.plan("one"), world.local("one")]
-        shown += [world.nightly("status", "one"), world.nightly("check")]
-    said = "".join(done.out + done.err for done in shown)
-    assert tuple(done.code for done in shown) == expected, said
-    assert all(words in done.out + done.err for done in shown[1:3]), said
-    assert "Traceback" not in said
+        first = planned(world, BAD[name], server)
+        done = world.local("one")
+    assert "Traceback" not in first.err + done.err
+    told(world, BAD[name], [first.code, done.code])
+
+
+@pytest.mark.soak
+@pytest.mark.skipif(os.geteuid() != 0, reason="mounts a file system")
+def test_a_store_that_is_full_is_told_at_once_and_the_night_goes_on_when_it_has_room(world):
+    world.plan("one", check=True)
+    store, kept = world.folder / "store", world.folder / "kept"
+    store.rename(kept)
+    store.mkdir()
+    engines.mount(store, "4m")
+    try:
+        shutil.copytree(kept, store, dirs_exist_ok=True)
+        with suppress(OSError), (store / "filler").open("wb", buffering=0) as file:
+            while file.write(bytes(4096)):
+                pass
+        done = world.local("one")
+        assert (done.code, "No space left on device" in done.err) == (8, True), done.err
+        (store / "filler").unlink()
+        assert world.local("one").code == 0
+    finally:
+        engines.unmount(store)
 
 
 @pytest.mark.soak

@@ -15,7 +15,7 @@ from rocwheel.base.values import replace
 from rocwheel.base.versions import timestamp
 from rocwheel.cli import main
 from rocwheel.image.recipe import ImagedSet
-from rocwheel.night import image_record, looking, truth
+from rocwheel.night import image_record, planning, truth
 from rocwheel.night import image_record as record
 from rocwheel.night import settings as settings_file
 from rocwheel.night.image_record import ImageRecord
@@ -58,13 +58,13 @@ class Nightly:
             book, {FAMILY.name: FAMILY}, self.shop.channel, self.shop.store, now=now, before=before
         )
 
-    def look(self, last, *, now=TOMORROW, made_of=()) -> looking.StoreContents:
-        setting = looking.PlanInput(
+    def look(self, last, *, now=TOMORROW, made_of=()) -> planning.StoreContents:
+        setting = planning.PlanInput(
             night="two", settings=settings_file.load(ROOT / "ci" / "nightly.yaml"),
             families={FAMILY.name: FAMILY}, channel=self.shop.channel, target=(), ci=ROOT / "ci",
             by="me", now=now, images=made_of,
         )  # fmt: skip
-        return looking.look(setting, [RECIPE], self.shop.store, last)
+        return planning.look(setting, [RECIPE], self.shop.store, last)
 
 
 @pytest.fixture
@@ -87,7 +87,7 @@ def asked(monkeypatch):
     return keys
 
 
-def state_of(night: Nightly, seen: looking.StoreContents) -> str:
+def state_of(night: Nightly, seen: planning.StoreContents) -> str:
     return seen.sets[FAMILY.name, night.manifest.sha256].state
 
 

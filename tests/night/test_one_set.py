@@ -14,7 +14,7 @@ from rocwheel.base.console import silent
 from rocwheel.base.values import replace
 from rocwheel.base.versions import timestamp
 from rocwheel.cli import main
-from rocwheel.night import looking, planning, truth, upkeep
+from rocwheel.night import planning, truth, upkeep
 from rocwheel.night import settings as settings_file
 from rocwheel.records.manifest import BUILD_RECORD
 from rocwheel.release.ledger.nights import Book, NightPlan, Nights, WheelRecipe
@@ -38,7 +38,7 @@ class OneSet:
         self.shop.gate(self.manifest, X)
         self.shop.release_for(self.manifest)
         ci = Path(__file__).parents[2] / "ci"
-        self.setting = looking.PlanInput(
+        self.setting = planning.PlanInput(
             night="one", settings=settings_file.load(ci / "nightly.yaml"), ci=ci, by="me", now=NOW,
             families={X.name: X, Y.name: Y}, channel=self.shop.channel, target=(),
         )  # fmt: skip
@@ -46,7 +46,7 @@ class OneSet:
     def plan(self):
         built = replace(RECIPE, manifest=self.manifest.sha256)
         last = replace(summary(0, families=1), builds=(built,))
-        seen = looking.look(self.setting, [RECIPE], self.shop.store, last)
+        seen = planning.look(self.setting, [RECIPE], self.shop.store, last)
         return seen, planning.plan(self.setting, [RECIPE], [], seen)
 
 
@@ -92,8 +92,8 @@ def test_the_summary_says_of_each_family_what_its_users_have(one):
 def test_what_is_for_several_families_is_pruned_once_for_all(one):
     store = one.shop.store
     who = Who(by="me", now=datetime.now(tz=timezone.utc))  # the store's clock is this one
-    planned = upkeep.plan_pruning(Nights(store), one.shop.channel, [X.name, Y.name], 60, who)
-    places = [plan.operation.place for plan in planned.sets]
+    _, _, sets = upkeep.plan_pruning(Nights(store), one.shop.channel, [X.name, Y.name], 60, who)
+    places = [plan.operation.place for plan in sets]
     roots = [place.root for place in places]
     assert len(roots) == len(set(roots))
     assert set(roots) == {"v2", "v2-staging"}

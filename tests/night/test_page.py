@@ -10,7 +10,7 @@ import pytest
 from support.states import DIGEST, FIRST, later, of_one_set, red_morning, summary, with_images
 
 from rocwheel.base.values import replace
-from rocwheel.night import page, truth
+from rocwheel.night import bisect, page
 from rocwheel.night.truth import CellChange, CellSummary, NightSummary, Truth
 from rocwheel.records.verdict import State
 from rocwheel.release.ledger.nights import CauseClass, Phase
@@ -152,28 +152,6 @@ def test_two_sets_of_one_family_have_a_row_each():
     assert '<th scope="row">unit</th>' in alone
 
 
-def test_a_set_of_several_families_has_one_table_of_family_suite_and_cpython():
-    base = of_one_set(summary(3, families=4, pythons=("3.14-ft", "3.12", "3.11")))
-    text = page.render([base], now=FIRST, title="x", root="../").decode()
-    table = text[text.index('id="set-jax"') : text.index('<h2 id="trend"')]
-    assert "One set for 4 families: jax" in table
-    assert "<code>dddddddddddd</code>" in table
-    heads = re.findall(r'<th scope="col">([\d.]+(?:-ft)?)</th>', table)
-    suites = re.findall(r'colspan="3">(\w+)</th>', table)
-    assert heads == ["3.11", "3.12", "3.14-ft"] * len(suites)
-    rows = [re.sub(r"\s+", " ", re.sub("<[^>]+>", " ", row)) for row in table.split("<tr>")[3:]]
-    names = [family.family for family in base.families]
-    released = ("in all", f"in {names[1]}", "no: unit on 3.12: fail", "no")
-    for row, name, where in zip(rows, names, released, strict=True):
-        assert re.match(rf" {name} {where} (pass|fail|flaky|infra|absent)", row)
-    for row, name in zip(table.split("<tr>")[3:], names, strict=True):
-        assert row.count("<td>") == 3 * len(suites) + 1
-        own = [c for c in base.cells if c.family == name]
-        words = re.findall(r'<span class="s \w+">([\w -]+)</span>', row)
-        assert sorted(words) == sorted(cell.word for cell in own)
-    assert "One set for" not in render(families=4), "each family has a set of its own"
-
-
 def test_a_build_for_several_families_that_fails_is_red_for_each_of_them():
     made = of_one_set(summary(3, families=4))
     build = CellSummary(name="build.x", kind="build", wheels="jax", state=State.FAIL, reason="why")
@@ -181,7 +159,7 @@ def test_a_build_for_several_families_that_fails_is_red_for_each_of_them():
     for name in (family.family for family in made.families):
         assert build in failed.of_family(name)
     text = page.render([failed], now=FIRST, title="x", root="../").decode()
-    cards = text[text.index('<ul class="families">') : text.index('id="set-jax"')]
+    cards = text[text.index('<ul class="families">') : text.index('<h2 id="trend"')]
     (number,) = re.findall(
         r'id="cause-(\d+)">\s*<p class="reason"><span class="chip">fail</span> why', text
     )
@@ -226,14 +204,14 @@ def test_what_a_build_is_made_from_is_told_as_ranges_with_links():
     new = replace(
         old, rocm_version="7.14.0", jax_commit="c" * 40, tool="0.2.0 " + "b" * 40 + " " + "d" * 64,
     )  # fmt: skip
-    links = {what: link for what, _, link in truth.ranges(new, old)}
+    links = {what: link for what, _, link in bisect.ranges(new, old)}
     assert links == {
         "JAX": f"https://github.com/jax-ml/jax/compare/{'a' * 40}...{'c' * 40}",
         "ROCm": "https://github.com/ROCm/TheRock/compare/therock-7.13...therock-7.14",
         "rocwheel": f"https://github.com/me/rocwheel/compare/{'a' * 40}...{'b' * 40}",
     }
     installed = replace(new, tool="0.3.0")  # no checkout, so no commit
-    assert {link for _, _, link in truth.ranges(installed, new)} == {""}
+    assert {link for _, _, link in bisect.ranges(installed, new)} == {""}
 
 
 def test_a_dropped_cell_is_called_on_the_page_what_status_calls_it():

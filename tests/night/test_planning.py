@@ -17,9 +17,9 @@ from rocwheel.base import values
 from rocwheel.base.download import Client, Retry
 from rocwheel.base.errors import ConfigError, FetchError
 from rocwheel.base.values import replace
-from rocwheel.night import looking, planning, resolving
+from rocwheel.night import planning, resolving
 from rocwheel.night import settings as settings_file
-from rocwheel.night.looking import SetSeen, StoreContents
+from rocwheel.night.planning import SetSeen, StoreContents
 from rocwheel.records.verdict import State
 from rocwheel.release.index import channels
 from rocwheel.release.ledger import nights
@@ -47,7 +47,7 @@ RECIPE = WheelRecipe(
 
 @pytest.fixture
 def setting():
-    return looking.PlanInput(
+    return planning.PlanInput(
         night="2026-05-01",
         settings=settings_file.load(ROOT / "ci" / "nightly.yaml"),
         families=matrix.FAMILIES,
@@ -235,24 +235,6 @@ def test_a_shared_channel_with_sets_of_one_family_goes_on_as_before(setting):
 # --- settings ------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize(
-    ("text", "problem"),
-    [
-        ("sets: []\nnights: 3", "nights: unknown key"),
-        ("sets: [{name: A, jax: default, rocm: {source: x}}]", "is not a name"),
-        ("sets: [{name: a, rocm: {source: x}}]", "exactly one of jax and source_dir"),
-        ("sets: [{name: a, jax: default, rocm: {source: x, tarballs: y}}]", "tarballs and source"),
-        ("sets: [{name: a, jax: default, rocm: {source: x}}]\nattempts: 0", "expected.*1|>= 1"),
-        ("sets: [{name: a, jax: default, rocm: {source: x}}]\nbuild: {hours: 0}", ">= 1"),
-    ],
-)
-def test_nonsense_in_the_settings_is_refused_with_its_place(tmp_path, text, problem):
-    file = tmp_path / "nightly.yaml"
-    file.write_text(text)
-    with pytest.raises(ConfigError, match=problem):
-        settings_file.load(file)
-
-
 def test_pools_rename_labels_and_partitions_and_nothing_else(setting, tmp_path):
     pools = tmp_path / "pools.yaml"
     pools.write_text(
@@ -322,15 +304,12 @@ def test_an_unchanged_tarball_is_read_once_and_a_changed_one_again(tmp_path):
         asking = replace(world(tmp_path), client=client)
         url = server.add(name, b"ROCm")
         first = resolving.one_tarball(url, "", asking)
-        assert (first.version, first.sha256) == (
-            "7.15.0a20260630",
-            hashlib.sha256(b"ROCm").hexdigest(),
-        )
+        assert first == (url, "7.15.0a20260630", hashlib.sha256(b"ROCm").hexdigest())
         assert resolving.one_tarball(url, "", asking) == first
         sent = [request for request in server.requests if request.path == name]
         assert ["if-none-match" in request.headers for request in sent] == [False, True]
         server.add(name, b"ROCM")
-        assert resolving.one_tarball(url, "", asking).sha256 != first.sha256
+        assert resolving.one_tarball(url, "", asking)[2] != first[2]
 
 
 @pytest.mark.parametrize("name", ["latest", "index.json", "clock.json", "-x", "a/b", "", "x" * 65])

@@ -13,10 +13,8 @@ import pytest
 from support.faultserver import FaultServer
 
 import amdgpu_family_matrix as matrix
-from rocwheel import dist
-from rocwheel.base import home
 from rocwheel.base.download import Client, Retry
-from rocwheel.base.errors import ConfigError, RocwheelError
+from rocwheel.base.errors import ConfigError
 from rocwheel.night import resolving
 from rocwheel.night import settings as settings_file
 
@@ -128,30 +126,6 @@ def test_a_version_that_cannot_be_is_refused_by_the_plan(rocm, problem, tmp_path
     )
     with pytest.raises(ConfigError, match=problem):
         resolve(tmp_path, runner)
-
-
-@pytest.mark.parametrize(
-    ("changes", "problem"),
-    [
-        ({}, "gfx targets: neither given nor in the tarball's name"),
-        ({"therock_index": "https://rocm.example/whl/"}, "a ROCm, and --therock-index-url names"),
-        (
-            {"rocm_version": "7.10.0"},
-            rf"multiarch-{VERSION}\.tar\.gz: is ROCm {VERSION}, not 7\.10",
-        ),
-    ],
-)
-def test_a_multiarch_tarball_has_no_family_and_tolerates_no_second_source(
-    changes, problem, tmp_path
-):
-    url = f"https://rocm.example/{name_of('multiarch')}"
-    asked = dist.Request(
-        therock=url, wheelhouse=tmp_path / "w", cache=tmp_path / "c", home=home.find(None),
-        cwd=tmp_path, **changes,
-    )  # fmt: skip
-    with pytest.raises(RocwheelError, match=problem) as caught:
-        dist.plan(asked)
-    assert caught.value.hint
 
 
 @pytest.mark.parametrize(

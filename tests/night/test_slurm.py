@@ -13,7 +13,9 @@ from datetime import datetime, timedelta, timezone
 from pathlib import Path
 
 import pytest
+from night.test_local import BAD, planned, told
 from support import slurm
+from support.faultserver import FaultServer
 from support.night import PROGRAM, World
 
 from rocwheel.base.process import HostRunner
@@ -82,20 +84,6 @@ def test_a_night_goes_on_round_by_round_without_us(world, cluster):
     hosts = {a.ended.host for items in book(world).attempts.values() for a in items}
     assert hosts <= set(cluster.nodes)
     assert (world.folder / "store" / "v2" / "gfx90a" / "jaxlib").exists()
-
-
-def test_exit_codes_survive_and_a_failing_suite_promotes_nothing(world, cluster):
-    world.plan("one", check=True)
-    world.script(gate={"*unit*": "crash"})
-    submit(world, check=True)
-    cluster.idle()
-    states = world.states("one")
-    assert states["gate.jax.gfx90a.3.12.unit"] == "crash"
-    assert states["promote.jax.gfx90a"] == "fail"
-    (attempt,) = book(world).attempts["gate.jax.gfx90a.3.12.unit"]
-    shown = cluster.ask("scontrol", "show", "job", attempt.begun.job, "--oneliner")
-    assert f"ExitCode={State.CRASH.exit_code}:0" in shown
-    assert not (world.folder / "store" / "v2" / "gfx90a").exists()
 
 
 def test_a_cancelled_job_is_not_run_and_a_killed_one_infra(world, cluster):
@@ -242,17 +230,19 @@ def test_a_night_whose_every_job_is_cancelled_is_named_with_the_line_that_goes_o
     assert [a.ended.state.value for a in book(world).attempts["build.jax"]] == ["not-run", "pass"]
 
 
-def test_an_infra_end_is_tried_again_by_the_next_round_and_the_page_comes_last(world, cluster):
-    world.plan("one", check=True)
-    count = world.folder / "count"
-    count.write_text("1")
-    world.script(gate={"*smoke*": f"count:{count}"})
-    submit(world, check=True)
-    cluster.idle()
-    attempts = book(world).attempts[SMOKE]
-    assert [a.ended.state.value for a in attempts] == ["infra", "pass"]
-    states = world.states("one")
-    assert set(states.values()) == {"pass"}, states
+@pytest.mark.soak
+@pytest.mark.parametrize(
+    "name",
+    ["a builder whose disk is full", "a tarball that is cut short", "a build that is killed each time",
+     "tests that fail", "a test that crashes", "a gate that is killed each time", "a GPU that hangs",
+     "an image that no engine can make"],
+)  # fmt: skip
+def test_a_bad_night_is_told_as_on_one_machine(world, cluster, name):
+    with FaultServer() as server:
+        first = planned(world, BAD[name], server)
+        submit(world)
+        cluster.idle()
+    told(world, BAD[name], [first.code, BAD[name].codes[1]])
 
 
 @pytest.mark.soak
@@ -290,6 +280,22 @@ def test_a_job_that_slurm_holds_is_an_error_with_the_line_that_releases_it(world
     cluster.ask("scontrol", "release", held)
     cluster.idle()
     assert set(world.states("one").values()) == {"pass"}
+
+
+def test_a_job_that_no_node_can_hold_is_an_error_with_the_line_that_shows_it(world, cluster):
+    text = (world.folder / "nightly.yaml").read_text()
+    world.settings(
+        text.replace("build: {cpus: 1, memory_mib: 64", "build: {cpus: 9, memory_mib: 30000")
+    )
+    world.plan("one", check=True)
+    submit(world)
+    (job, *_) = cluster.ask("squeue", "-h", "-o", "%A").split()
+    try:
+        for done in (submit(world), world.nightly("check")):
+            assert (done.code, f"scontrol show job {job}" in done.err) == (8, True), done.err
+    finally:
+        cluster.ask("scancel", "--user", os.environ.get("USER", "root"))
+        cluster.idle()
 
 
 def test_nodes_that_are_drained_are_named_with_the_lines_that_resume_them(world, cluster):

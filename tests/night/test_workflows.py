@@ -343,21 +343,6 @@ def test_jobs_whose_runner_never_came_hold_up_neither_promotion_nor_page(walk):
     assert world.states("one")["gate.jax.gfx90a.3.12.e2e"] == "pass"
 
 
-@pytest.mark.soak  # what the words say: tests/night/test_bad_nights.py
-def test_people_hear_of_a_page_that_could_not_be_made(walk):
-    world, run = walk
-    asked = {"night": "one", "repeat": "", "channel": ""}
-    run.workflow("nightly.yml", asked)
-    store = Path(world.store.removeprefix("file://"))
-    shutil.rmtree(store / "status")
-    (store / "status").write_text("no folder")
-    later = Walk(run.cwd, run.env)
-    assert later.workflow("nightly.yml", {**asked, "night": "two"})["page"] == "failure"
-    told = world.nightly("changes", "two", check=True).out
-    assert "status is a file" in told
-    assert "green" not in told.splitlines()[0]
-
-
 def test_a_flaky_set_waits_for_a_person_whose_promotion_is_on_the_page(walk):
     world, run = walk
     world.script(gate={"*unit*": "flaky"})

@@ -188,13 +188,17 @@ def _play(plays: dict, kind: str, name: str) -> str:
 
 
 def _perform(what: str) -> str:
-    """`sleep:3`, `sleep:3:fail`, `kill`, or a state."""
+    """`sleep:3`, `sleep:3:fail`, `kill`, `says:8:no disk`, or a state."""
     if what.startswith("sleep:"):
         _, seconds, *rest = what.split(":")
         time.sleep(float(seconds))
         return rest[0] if rest else "pass"
     if what == "kill":
         os.kill(os.getpid(), 9)
+    if what.startswith("says:"):  # an exit status, and what the command says of it
+        _, code, message = what.split(":", 2)
+        print(json.dumps({"error": {"kind": "played", "message": message, "hint": ""}}))
+        sys.exit(int(code))
     if what.startswith("count:"):  # infra as often as the file's number says, then a pass
         file = Path(what.removeprefix("count:"))
         left = int(file.read_text())
@@ -275,10 +279,6 @@ def _image(words: list[str], plays: dict) -> int:
 
     python, family, digest = (_value(words, name) for name in ("python", "family", "manifest"))
     what = _perform(_play(plays, "image", f"{family}.{python}"))
-    if what == "no-engine":
-        error = {"kind": "host", "message": "docker: no such program", "hint": ""}
-        print(json.dumps({"error": error}))
-        return 8
     state = State(what)
     channel = _channel(words)
     place = channel.release(channel.open(), family, 7)

@@ -11,10 +11,13 @@ from msgspec import to_builtins
 
 from rocwheel.base import files
 from rocwheel.base.console import count, duration
-from rocwheel.base.errors import CommandError, InterruptError
+from rocwheel.base.download import Client, Retry
+from rocwheel.base.errors import CommandError, ConfigError, FetchError, InterruptError
+from rocwheel.base.process import base_env
+from rocwheel.base.store import Headers
 from rocwheel.cli import command_line, known
 from rocwheel.cli.app import App
-from rocwheel.cli.nightly_options import NightTarget, nightly, run_here, worker
+from rocwheel.cli.nightly_options import LATEST, NightTarget, nightly, run_here, worker
 from rocwheel.cli.options import F, dry_run, option
 from rocwheel.cli.target import PersonOptions, StoreOptions, person_options, store_options
 from rocwheel.night import bisect as search
@@ -23,6 +26,7 @@ from rocwheel.night.probes import Probes, Side
 from rocwheel.release.index import channels
 from rocwheel.release.ledger.nights import AS_JSON, PROBE, Nights
 
+AS_TEXT = Headers(content_type="text/markdown; charset=utf-8")
 SOON = 15.0  # seconds until a probe that another machine runs is looked for again
 needed = partial(option, required=True)
 
@@ -53,6 +57,7 @@ def gated(name: str, values: known.Values, *, help: str) -> Callable[[F], F]:  #
     help="How often both ends and the final pair are tried.",
 )
 @option("--suspect", metavar="COMMIT", help="A commit of JAX that is tried first, and its parent.")
+@option("--find-fix", "fix", is_flag=True, help="Find what made it good after the bad night.")
 @option("--program", metavar="COMMAND", rare=True, help="How cells start rocwheel.")
 @store_options
 @person_options
@@ -70,6 +75,7 @@ def bisect(
     wheels: str,
     confirm: int,
     suspect: str,
+    fix: bool,
     program: str,
     target: StoreOptions,
     person: PersonOptions,
@@ -77,23 +83,34 @@ def bisect(
 ) -> int:
     """Find the commit of JAX, or the other input, that made a test fail between two nights.
 
+    With --find-fix the good night is the later one, the newest if none is named.
+
     The sets of the nights between are tried first, then each input that changed, then commits of
     JAX by `git bisect`. Killed or interrupted, the same command goes on. The exit status is 5 where
     no culprit can be named.
     """
     where = NightTarget(app, target)
+    good = good or (LATEST if fix else "")
     asked = search.BisectRequest(
         test=test, good=where.night(good) if good else "", bad=where.night(bad), family=family,
-        suite=suite, python=python, wheels=wheels, confirm=confirm, suspect=suspect,
+        suite=suite, python=python, wheels=wheels, confirm=confirm, suspect=suspect, fix=fix,
     )  # fmt: skip
     asked = search.chosen(where.nights, asked)
     sets, told = search.sets(where.nights, asked)
+    builds: tuple[str, ...] = ()
+    with Client(base_env(app.environ), retry=Retry(attempts=4), note=app.console.detail) as client:
+        try:
+            builds = search.offered(sets, client)
+        except (ConfigError, FetchError) as exc:
+            told.append(f"builds of ROCm between the nights are not known: {exc}")
     if dry_run:
-        most = search.estimate(sets, confirm, app.runner)
+        most = search.estimate(sets, confirm, len(builds), app.runner)
         stood = standing.stand(where.nights.book(asked.bad))
-        gate, build = sets[-1].side.gate, sets[-1].build
-        each = {c.kind: _seconds(stood[c.name]) for c in (gate, build)}
-        seconds = most["gates"] * each["gate"] + most["builds"] * each["build"]
+        took = [
+            of.last.milliseconds // 1000 if (of := stood[cell.name]).last else cell.seconds
+            for cell in (sets[-1].side.gate, sets[-1].build)
+        ]
+        seconds = most["gates"] * took[0] + most["builds"] * took[1]
         text = (
             f"{asked.test} on {asked.family}: {count(most['sets'], 'set')}, "
             f"{count(most['commits'], 'commit')} of JAX: at most {count(most['gates'], 'gate')} "
@@ -123,16 +140,12 @@ def bisect(
         return command_line(app, shlex.join(probes.without(ask.words(side, manifest), "--runner")))
 
     finding = search.find(
-        asked, sets, told, ask, line=line, runner=app.runner, note=app.console.info
+        asked, sets, told, ask, line=line, runner=app.runner, note=app.console.info, builds=builds
     )
     app.emit(to_builtins(finding), "\n".join(finding.lines()))
     body = finding.to_bytes()
-    key = where.nights.key(asked.bad, f"bisects/{files.sha256(body)[:16]}.json")
-    where.store.create(key, body, headers=AS_JSON)
-    app.console.info(f"kept: {where.store.locate(key)}")
+    key = where.nights.key(asked.bad, f"bisects/{files.sha256(body)[:16]}")
+    where.store.create(f"{key}.json", body, headers=AS_JSON)
+    where.store.create(f"{key}.md", finding.issue.encode(), headers=AS_TEXT)
+    app.console.info(f"kept: {where.store.locate(key)}.json; text for an issue: {key}.md")
     return 0 if finding.state in {"found", "range"} else CommandError.exit_code
-
-
-def _seconds(item: standing.CellStanding) -> int:
-    """Return how long a cell took, or was expected to take."""
-    return item.last.milliseconds // 1000 if item.last else item.cell.seconds

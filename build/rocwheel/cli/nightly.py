@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import shlex
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Final
 
@@ -44,11 +43,11 @@ from rocwheel.cli.target import (
     store_options,
 )
 from rocwheel.night import cell as cells
-from rocwheel.night import image_record, looking, planning, resolving, slurm, standing, truth
+from rocwheel.night import image_record, planning, resolving, slurm, standing, truth
 from rocwheel.night import settings as settings_file
 from rocwheel.night.standing import CellStanding
 from rocwheel.records.verdict import State
-from rocwheel.release.ledger.nights import Book, Ended, NightPlan, Phase, check_name
+from rocwheel.release.ledger.nights import Book, NightPlan, Phase, check_name
 
 SCHEDULERS: Final = ("local", "slurm", "github")
 
@@ -166,7 +165,7 @@ def _plan(
         recipes, absent = resolving.resolve(settings, families, world)
         recipes = resolving.with_authors(recipes, last, world)
     made_of = image_record.of_night(settings, app.home.ci, families)
-    setting = looking.PlanInput(
+    setting = planning.PlanInput(
         night=night,
         settings=settings,
         families=families,
@@ -179,7 +178,7 @@ def _plan(
         images=made_of,
         pools=settings_file.load_pools(pools, settings),
     )
-    seen = looking.look(setting, recipes, target.store, last)
+    seen = planning.look(setting, recipes, target.store, last)
     return planning.plan(setting, recipes, absent, seen)
 
 
@@ -231,66 +230,47 @@ def run(
         return _github(app, book, only)
     if only:
         raise click.UsageError("--only is for --engine github")
-    start = _run_there if engine == "slurm" else _run_here
-    how = tuple(shlex.split(program))
-    return start(app, where, book, how=how, workers=workers, dry_run=dry_run)
-
-
-def _run_there(
-    app: App,
-    target: NightTarget,
-    book: Book,
-    *,
-    how: tuple[str, ...],
-    workers: int,
-    dry_run: bool,
-) -> int:
-    engine = slurm.SlurmScheduler(
-        nights=target.nights,
-        night=book.plan.night,
-        worker=worker(app, engine="slurm", how=how),
-        target=target.words,
-        most=workers,
-    )
-    if dry_run:
-        app.emit_plan(engine.lines(book, standing.stand(book)))
+    name, here = book.plan.night, worker(app, engine=engine, how=tuple(shlex.split(program)))
+    if engine == "slurm":
+        jobs = slurm.SlurmScheduler(
+            nights=where.nights,
+            night=book.plan.night,
+            worker=here,
+            target=where.words,
+            most=workers,
+        )
+        if not dry_run:
+            return _submit(app, where, book, jobs)
+        app.emit_plan(jobs.lines(book, standing.stand(book)))
         return 0
-    jobs = engine.submit()
+    if dry_run:
+        app.emit_plan(
+            f"{item.cell.name}: {item.word}: {shlex.join(item.cell.argv)}"
+            for item in standing.stand(book).values()
+            if not item.settled
+        )
+        return 0
+    after, standings = run_here(app, where.nights, name, here, words=where.words, workers=workers)
+    return _say_ran(app, where, after, standings)
+
+
+def _submit(app: App, where: NightTarget, book: Book, engine: slurm.SlurmScheduler) -> int:
+    jobs, night = engine.submit(), book.plan.night
     rows = [(item.number, item.cell, str(item.attempt)) for item in jobs]
     text = "\n".join(columns(("job", "cell", "attempt"), rows)) if rows else "nothing to submit"
     said = [{"job": item.number, "cell": item.cell} for item in jobs]
-    app.emit({"night": book.plan.night, "jobs": said}, text)
-    waits = slurm.waiting(target.nights, book.plan.night, whole(app))
+    app.emit({"night": night, "jobs": said}, text)
+    waits = slurm.waiting(where.nights, night, whole(app))
     if (held := slurm.held(waits)) and not engine.follows:
         raise HostError(
             f"{held[0].cell}: its job waits for a person: {held[0]}",
             hint="; ".join(slurm.release_lines(held, whole(app))),
         )
-    return _nothing_built(app, book, standing.stand(target.nights.book(book.plan.night)))
+    return _nothing_built(app, book, standing.stand(where.nights.book(night)))
 
 
-def _run_here(
-    app: App,
-    target: NightTarget,
-    book: Book,
-    *,
-    how: tuple[str, ...],
-    workers: int,
-    dry_run: bool,
-) -> int:
-    """Run a night here and say what became of it; return 0 when everything passed or is excused."""
-    if dry_run:
-        standings = standing.stand(book)
-        app.emit_plan(
-            f"{item.cell.name}: {item.word}: {shlex.join(item.cell.argv)}"
-            for item in standings.values()
-            if not item.settled
-        )
-        return 0
-    here = worker(app, engine="local", how=how)
-    after, standings = run_here(
-        app, target.nights, book.plan.night, here, words=target.words, workers=workers
-    )
+def _say_ran(app: App, where: NightTarget, book: Book, standings: dict[str, CellStanding]) -> int:
+    """Say what became of a night here; return 0 when everything passed or is excused."""
     bad = [item for item in standings.values() if not item.green]
     kept = sum(item.phase is Phase.KEPT for item in standings.values())
     passed = sum(item.passed for item in standings.values())
@@ -298,10 +278,10 @@ def _run_here(
         app.console.info("everything was there already")
     for line in standing.grouped((i.cell.name, f"{i.word}: {i.reason}") for i in bad):
         app.console.info(line)
-    nothing = _nothing_built(app, after, standings)
-    what = truth_of(app, target, after)
+    nothing = _nothing_built(app, book, standings)
+    what = truth_of(app, where, book)
     text = f"{book.plan.night}: {what.headline}; {passed} of {len(standings)} cells passed"
-    app.emit(document_of(after, standings, what), f"{text}, {kept} kept")
+    app.emit(document_of(book, standings, what), f"{text}, {kept} kept")
     return CommandError.exit_code if bad else nothing
 
 
@@ -356,34 +336,24 @@ def cell(
     night = where.night(night)
     job = job or app.environ.get("GITHUB_RUN_ID", "")
     here = worker(app, engine=engine, job=job, how=tuple(shlex.split(program)))
-    if dry_run:
-        app.emit_plan(_lines_of(app, where, night, name, here))
+    if dry_run:  # its lines, as they are pasted here
+        book, folder = where.nights.book(night), app.cwd / f"cell-{name}"
+        item, standings = book.plan.cell(name), standing.stand(book)
+        places = {"night": night, "scratch": folder, "wheelhouse": folder / "wheelhouse"}
+        app.emit_plan(
+            str(Command(argv=cells.filled(item, words, standings, here, **places)))
+            for words in (item.argv, *item.stages)
+        )
         return 0
     signals = cells.Signals(has_leash=leash)
     with signals.caught():
         ended = cells.run(where.nights, night, name, here, signals)
-    return _say_ended(app, where, night, name, ended)
-
-
-def _lines_of(
-    app: App, target: NightTarget, night: str, name: str, here: cells.Worker
-) -> Iterator[str]:
-    """Yield the lines of a cell, as they are pasted here."""
-    book = target.nights.book(night)
-    item, standings, folder = book.plan.cell(name), standing.stand(book), app.cwd / f"cell-{name}"
-    places = {"night": night, "scratch": folder, "wheelhouse": folder / "wheelhouse"}
-    for words in (item.argv, *item.stages):
-        yield str(Command(argv=cells.filled(item, words, standings, here, **places)))
-
-
-def _say_ended(app: App, target: NightTarget, night: str, name: str, ended: Ended | None) -> int:
-    """Say how a cell ended, or why there was nothing to do; its exit status."""
     if ended is not None:
         state, reason, code = ended.state.value, ended.reason, ended.state.exit_code
-    else:
-        item = standing.stand(target.nights.book(night))[name]
-        state, reason = item.word, item.reason
-        code = 0 if item.passed else (item.state or State.NOT_RUN).exit_code
+    else:  # there was nothing to do
+        stood = standing.stand(where.nights.book(night))[name]
+        state, reason = stood.word, stood.reason
+        code = 0 if stood.passed else (stood.state or State.NOT_RUN).exit_code
     document = {"cell": name, "state": state, "reason": reason}
     app.emit(document, f"{name}: {state} {reason}".rstrip())
     if path := app.environ.get("GITHUB_STEP_SUMMARY"):

@@ -40,6 +40,7 @@ from rocwheel.cli.target import (
 )
 from rocwheel.night import page, slurm, standing, upkeep
 from rocwheel.night.standing import CellStanding
+from rocwheel.release import retention
 from rocwheel.release.ledger.nights import Book, CauseClass
 
 
@@ -76,8 +77,10 @@ def status(app: App, night: str, target: StoreOptions) -> int:
     standings = standing.stand(book)
     what = truth_of(app, where, book)
     lines = [f"{night}: {what.headline}", *_lines(book, standings, waits)]
-    lines += [f"{c.what}: {c.first.reason}: `{command_line(app, c.line(what.night))}`"
-              for c in what.causes]  # fmt: skip
+    for cause in what.causes:
+        line = command_line(app, cause.line(what.night))
+        lines.append(f"{cause.what}: {cause.first.reason}: `{line}`")
+        lines += [f"  {text}" for text, _ in what.found(cause)]
     app.emit(document_of(book, standings, what), "\n".join(lines))
     bad = any(item.settled and not item.green for item in standings.values())
     lost = any(item.cause is CauseClass.LOST for item in standings.values())
@@ -246,15 +249,18 @@ def prune(
 ) -> None:
     """Remove nights and wheel sets that retention no longer keeps."""
     where, who = NightTarget(app, target), PersonOptions(reason="retention").who(app)
-    plan = upkeep.plan_pruning(where.nights, where.channel, families_, keep, who)
-    for name in plan.stay:
+    nights, stay, sets = upkeep.plan_pruning(where.nights, where.channel, families_, keep, who)
+    for name in stay:
         app.console.info(f"{name}: is not over, stays")
+    lines = [*(f"night {name}" for name in nights), *(line for of in sets for line in of.lines())]
     if dry_run:
-        return app.emit_plan(plan.lines())
-    app.console.detail("\n".join(plan.lines()))
-    upkeep.prune(plan, where.nights, who)
-    said = f"{count(len(plan.nights), 'night')} pruned"
-    return app.emit({"nights": list(plan.nights)}, said)
+        return app.emit_plan(lines)
+    app.console.detail("\n".join(lines))
+    for planned in sets:
+        retention.apply(planned, who=who)
+    if nights:
+        where.nights.forget(nights)
+    return app.emit({"nights": nights}, f"{count(len(nights), 'night')} pruned")
 
 
 @group("report")
@@ -288,15 +294,10 @@ def state(
     if dry_run:
         app.emit_plan([f"summary of {night or 'no night'}", where.store.locate(page.PAGE)])
         return
-    pages = page.NightPages(
-        nights=where.nights,
-        channel=judging(app, where.channel),
-        families=matrix.FAMILIES | target.own_families(app),
-        now=app.now(),
-        console=app.console,
-        shown=nights,
+    channel, families = judging(app, where.channel), matrix.FAMILIES | target.own_families(app)
+    body, shown = page.publish(
+        where.nights, night, channel, families, now=app.now(), console=app.console, shown=nights
     )
-    body, shown = pages.publish(night)
     if output:
         app.write(output, body.decode())
     url = page.page_url(where.channel, where.store)

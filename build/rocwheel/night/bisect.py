@@ -10,16 +10,21 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
+from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any, Final, Literal
 
 from rocwheel.base import git
+from rocwheel.base.assets import template
 from rocwheel.base.console import columns, count, duration
+from rocwheel.base.download import Client
 from rocwheel.base.errors import CommandError, ConfigError
 from rocwheel.base.process import Runner
 from rocwheel.base.values import Plain, Value, replace
-from rocwheel.night import standing, truth
+from rocwheel.night import standing
 from rocwheel.night.probes import VARIABLE, ProbeAnswer, Run, Side, without
 from rocwheel.release.ledger.nights import Book, Cell, Nights, WheelRecipe
+from rocwheel.rocm import listing, therock
 
 INPUTS: Final[Mapping[str, tuple[str, ...]]] = {  # of a build, and the words that name each
     "rocwheel": (),
@@ -28,9 +33,11 @@ INPUTS: Final[Mapping[str, tuple[str, ...]]] = {  # of a build, and the words th
     "ROCm": ("--therock-path", "--therock-sha256", "--rocm-version"),
     "JAX": ("--jax-version", "--jax-source-dir", "--jax-repository", "--jax-ref"),
 }
+XLA: Final = "https://github.com/openxla/xla"
 OWN: Final = ("--wheelhouse", "--wheel-suffix")  # of each build
 CHECKOUT: Final = "--jax-source-dir={checkout}"
-STEADY: Final = frozenset({ProbeAnswer.GOOD, ProbeAnswer.BAD})
+TURNED: Final = {ProbeAnswer.GOOD: ProbeAnswer.BAD, ProbeAnswer.BAD: ProbeAnswer.GOOD}
+STEADY: Final = frozenset(TURNED)
 
 
 class BisectRequest(Value, frozen=True, kw_only=True):
@@ -45,6 +52,12 @@ class BisectRequest(Value, frozen=True, kw_only=True):
     wheels: str = ""
     confirm: int = 3  # probes of both ends, and of the final pair
     suspect: str = ""  # a commit that is tried first
+    fix: bool = False  # the bad night is the older one: what made it good is looked for
+
+    @property
+    def ends(self) -> tuple[str, str]:
+        """The older and the newer night."""
+        return (self.bad, self.good) if self.fix else (self.good, self.bad)
 
 
 class NightSet(Plain, frozen=True, kw_only=True):
@@ -91,7 +104,19 @@ class Bisection(Value, frozen=True, kw_only=True):
     good: str = ""  # the line that shows the side that passes
     bad: str = ""
     log: str = ""  # of git bisect, for `git bisect replay`
-    schema: Literal[1] = 1
+    schema: Literal[2] = 2
+
+    @property
+    def line(self) -> str:
+        """It in a line, for the page and messages of the night."""
+        of = self.commits[0] if len(self.commits) == 1 else None
+        who = f", {of.author}: {of.title}" if of else ""
+        return f"bisect of {self.asked.test}: {self.state}: {self.about}{who}"
+
+    @property
+    def issue(self) -> str:
+        """Markdown for an issue where the culprit is developed."""
+        return template("night/assets/issue.md").render(found=self)
 
     def lines(self) -> Iterator[str]:
         """Yield it for a person."""
@@ -125,8 +150,10 @@ def chosen(nights: Nights, asked: BisectRequest) -> BisectRequest:
         nights.plan(name)
     if asked.good == asked.bad:
         raise ConfigError(f"{asked.bad}: is both ends", hint="name an older night as --good")
-    if asked.good and names.index(asked.good) > names.index(asked.bad):
-        raise ConfigError(f"{asked.good}: is not before {asked.bad}", hint="swap --good and --bad")
+    older, newer = asked.ends
+    if asked.good and names.index(older) > names.index(newer):
+        hint = f"swap --good and --bad, or {'leave out' if asked.fix else 'add'} --find-fix"
+        raise ConfigError(f"{older}: is not before {newer}", hint=hint)
     book = nights.book(asked.bad)
     fields = ("family", "suite", "python", "wheels")
     cells = [
@@ -155,7 +182,7 @@ def sets(nights: Nights, asked: BisectRequest) -> tuple[list[NightSet], list[str
     Raises ConfigError where an end has none, or both have the same.
     """
     names = nights.names()
-    first, last = names.index(asked.good) if asked.good else 0, names.index(asked.bad)
+    first, last = (names.index(name) if name else 0 for name in asked.ends)
     made: list[NightSet] = []
     told: list[str] = []
     for name in names[first : last + 1]:
@@ -175,8 +202,9 @@ def sets(nights: Nights, asked: BisectRequest) -> tuple[list[NightSet], list[str
                 f"{asked.bad}: no earlier night has a set to compare it with",
                 hint="bisect between later nights",
             )
+        older, newer = made[0].night, made[-1].night
         raise ConfigError(
-            f"{made[0].night} and {asked.bad}: have the same set, so that it is not what changed",
+            f"{older} and {newer}: have the same set, so that it is not what changed",
             hint="compare their machines: `nightly status NIGHT`",
         )
     inner = {one.side.manifest: one for one in made[1:-1] if one.side.manifest not in ends}
@@ -185,7 +213,7 @@ def sets(nights: Nights, asked: BisectRequest) -> tuple[list[NightSet], list[str
 
 def _of_night(book: Book, asked: BisectRequest) -> NightSet:
     night, of = book.plan.night, (asked.wheels, asked.family, asked.suite, asked.python)
-    recipe = next((r for r in truth.built_of(book) if r.name == asked.wheels), None)
+    recipe = next((r for r in standing.built_of(book) if r.name == asked.wheels), None)
     if not recipe or not recipe.manifest:
         raise ConfigError(f"{night}: has no set {asked.wheels}", hint="name another night")
     cells = book.plan.cells
@@ -199,6 +227,22 @@ def _of_night(book: Book, asked: BisectRequest) -> NightSet:
     return NightSet(night=night, side=side, recipe=recipe, build=build)
 
 
+def offered(sets: Sequence[NightSet], client: Client) -> tuple[str, ...]:
+    """Return the builds of ROCm from the first set's to the last's that lie beside them, by date.
+
+    Raises FetchError, ConfigError. None where the two do not lie in one place.
+    """
+    ends = [item.recipe.rocm for item in (sets[0], sets[-1])]
+    folder, *others = {rocm.rpartition("/")[0] for rocm in ends}
+    names = [therock.parse_name(therock.base_name(rocm)) for rocm in ends]
+    if others or not all(names) or len(set(ends)) == 1:
+        return ()
+    listed = sorted(listing.every(f"{folder}/", client=client, cwd=Path("/")), key=listing.order)
+    same = [item.source for item in listed if names[0] and item.name.group == names[0].group]
+    first, last = (same.index(rocm) if rocm in same else -1 for rocm in ends)
+    return tuple(same[first : last + 1]) if first >= 0 else ()
+
+
 def find(
     asked: BisectRequest,
     nights: Sequence[NightSet],
@@ -208,19 +252,20 @@ def find(
     line: Callable[[Side, str], str],
     runner: Runner,
     note: Callable[[str], None],
+    builds: Sequence[str] = (),
 ) -> Bisection:
     """Search; `nights` are the kept sets, the first good and the last bad.
 
-    `line` returns the command that tries the test against a set.
+    `line` returns the command that tries the test against a set; `builds` are those of ROCm.
     Raises what `ask` raises, and SourceError for a history that cannot be had.
     """
-    search = _Search(asked, ask, runner, note)
-    search.told += told
+    search = _Search(asked, ask, runner, note, builds, [*told])
     try:
         about, fields = search.nights(nights)
     except _End as end:
         (search.state, about), fields = end.args, {}
-    shown = [line(side, search.tried[side.label].manifest) if side else "" for side in search.pair]
+    pair = search.pair[::-1] if asked.fix else search.pair
+    shown = [line(side, search.tried[side.label].manifest) if side else "" for side in pair]
     return Bisection(
         asked=asked,
         state=search.state,
@@ -234,30 +279,29 @@ def find(
     )
 
 
+@dataclass
 class _Search:
-    def __init__(
-        self,
-        asked: BisectRequest,
-        ask: Callable[[Side, int], Run],
-        runner: Runner,
-        note: Callable[[str], None],
-    ) -> None:
-        self.asked, self._ask, self._runner, self._note = asked, ask, runner, note
-        self.state = "found"
-        self.tried: dict[str, Tried] = {}
-        self.told: list[str] = []
-        self.failure = ""  # as the bad end failed
-        self.pair: tuple[Side | None, Side | None] = (None, None)  # one that passes, one that fails
-        self.log = ""
+    asked: BisectRequest
+    ask: Callable[[Side, int], Run]
+    runner: Runner
+    note: Callable[[str], None]
+    builds: Sequence[str]  # of ROCm, by date
+    told: list[str]
+    state: str = "found"
+    tried: dict[str, Tried] = field(default_factory=dict)
+    failure: str = ""  # as the bad end failed
+    # one like the older end, which passes, and one like the newer; with `fix` it is the reverse
+    pair: tuple[Side | None, Side | None] = (None, None)
+    log: str = ""
 
     def judge(self, side: Side, times: int = 1) -> ProbeAnswer:
         """Return what probes say of a set. Raises _End for a test that does not repeat itself."""
         runs: list[Run] = []
         while len(runs) < times:
-            run = self._ask(side, len(runs) + 1)
+            run = self.ask(side, len(runs) + 1)
             if run.answer is ProbeAnswer.BAD:
                 self.failure = self.failure or run.why
-                if run.signature != VARIABLE.sub("#", self.failure):
+                if VARIABLE.sub("#", run.why) != VARIABLE.sub("#", self.failure):
                     run = replace(run, answer=ProbeAnswer.OTHER)
             runs.append(run)
             if run.answer is ProbeAnswer.FLAKY:
@@ -277,9 +321,7 @@ class _Search:
             manifest=runs[-1].manifest,
             milliseconds=sum(run.took for run in runs),
         )
-        if answer is ProbeAnswer.GOOD:
-            self.pair = side, self.pair[1]
-        self._note(f"{side.label}: {answer.value} ({passed} of {len(runs)} passed)")
+        self.note(f"{side.label}: {answer.value} ({passed} of {len(runs)} passed)")
         if answer is ProbeAnswer.FLAKY:
             failed, (low, high) = len(runs) - passed, interval(len(runs) - passed, len(runs))
             raise _End(
@@ -287,6 +329,9 @@ class _Search:
                 f"the test does not repeat itself: against {side.label} it failed in {failed} of "
                 f"{len(runs)} probes ({low:.0%} to {high:.0%}), so no commit is named",
             )
+        answer = TURNED.get(answer, answer) if self.asked.fix else answer
+        if answer is ProbeAnswer.GOOD:
+            self.pair = side, self.pair[1]
         return answer
 
     def _ends(self, low: Side, high: Side) -> None:
@@ -294,8 +339,10 @@ class _Search:
         bad, good = (self.judge(side, self.asked.confirm) for side in (high, low))
         if (good, bad) == (ProbeAnswer.GOOD, ProbeAnswer.BAD):
             return
-        what = f"{high.label}: {bad.value}, {low.label}: {good.value}"
-        if (good, bad) == (ProbeAnswer.BAD, ProbeAnswer.GOOD):
+        what = ", ".join(f"{s.label}: {self.tried[s.label].answer}" for s in (high, low))
+        if self.asked.fix:
+            what += "; there is nothing between that made it good"
+        elif (good, bad) == (ProbeAnswer.BAD, ProbeAnswer.GOOD):
             what += "; the sides are swapped: it was made good in between"
         elif bad is ProbeAnswer.BAD and good in {ProbeAnswer.BAD, ProbeAnswer.OTHER}:
             what += "; both sides fail: name an older good night"
@@ -326,8 +373,10 @@ class _Search:
         if first:
             self.told.append(f"tried with {', '.join(inputs[:first])} of {bad.night}")
         changed = {name: _change(good.recipe, bad.recipe, name) for name in names}
+        if names == ["ROCm"] and {good.recipe.rocm, bad.recipe.rocm} <= {*self.builds}:
+            return self._of_rocm(good, bad, inputs[:first])
         about = " or ".join(f"{name} ({change})" for name, change in changed.items())
-        links = (url for what, _, url in truth.ranges(bad.recipe, good.recipe) if what in names)
+        links = (url for what, _, url in ranges(bad.recipe, good.recipe) if what in names)
         fields: dict[str, Any] = {"input": ", ".join(names), "link": next(links, "")}
         if len(names) > 1:
             self.state = "range"
@@ -374,13 +423,28 @@ class _Search:
             f"stepped around {side.label}: {answer.value}: {self.tried[side.label].why}"
         )
 
+    def _of_rocm(
+        self, good: NightSet, bad: NightSet, moved: Sequence[str]
+    ) -> tuple[str, dict[str, Any]]:
+        """Return between which two builds of ROCm it is."""
+        first, last = (self.builds.index(item.recipe.rocm) for item in (good, bad))
+        inner = [_mixed(good, bad, moved, rocm=one) for one in self.builds[first + 1 : last]]
+        sides = [self.pair[0] or good.side, *inner, self.pair[1] or bad.side]
+        low, high = self._between(sides)
+        if inner:
+            self._ends(sides[low], sides[high])
+        self.pair = sides[low], sides[high]
+        self.state = "range" if high > low + 1 else self.state
+        old, new = (_version(self.builds[first + place]) for place in (low, high))
+        return f"ROCm ({old} → {new})", {"input": "ROCm", "link": therock.changes(old, new)}
+
     def _of_jax(
         self, good: NightSet, bad: NightSet, moved: Sequence[str], fields: dict[str, Any]
     ) -> tuple[str, dict[str, Any]]:
         """Return which commit of JAX between two sets it is, or which it may be."""
         low, high = good.recipe.jax_commit, bad.recipe.jax_commit
         known = {low: self.pair[0], high: self.pair[1]}
-        with git.history(_commits(good.recipe, bad.recipe), runner=self._runner) as ask:
+        with git.history(_commits(good.recipe, bad.recipe), runner=self.runner) as ask:
 
             def side(commit: str) -> Side:
                 return known.get(commit) or _mixed(good, bad, moved, commit)
@@ -447,8 +511,30 @@ class _Search:
                 self._skipped(one, answer)
 
 
+def ranges(recipe: WheelRecipe, old: WheelRecipe) -> Iterator[tuple[str, str, str]]:
+    """Yield what differs from an older recipe: its name, the range, a link to the changes."""
+    for what, url, before, now in (
+        ("JAX", recipe.jax_repository, old.jax_commit, recipe.jax_commit),
+        ("XLA", XLA, old.xla_commit, recipe.xla_commit),
+    ):
+        if before != now:
+            yield what, f"{before[:10] or '?'}…{now[:10] or '?'}", _compare(url, before, now)
+    was, is_now = (f"{r.rocm_version or '?'} ({r.rocm_sha256[:8]})" for r in (old, recipe))
+    if was != is_now:
+        yield "ROCm", f"{was} → {is_now}", therock.changes(old.rocm_version, recipe.rocm_version)
+    if old.tool != recipe.tool:
+        commits = (f"{one.tool} ".split(" ")[1] for one in (old, recipe))  # after its version
+        link = _compare(recipe.tool_repository, *commits)
+        yield "rocwheel", f"{old.tool} → {recipe.tool}", link
+
+
+def _compare(url: str, old: str, new: str) -> str:
+    """Return GitHub's URL for the changes between two commits; "" if there is none."""
+    known = url.startswith("https://github.com/") and old and new
+    return f"{url.removesuffix('.git')}/compare/{old}...{new}" if known else ""
+
+
 def _words(recipe: WheelRecipe, name: str) -> tuple[str, ...]:
-    """Return the words of a build that name an input."""
     if name != "settings":
         return tuple(w for w in recipe.argv[1:] if w.partition("=")[0] in INPUTS[name])
     return without(recipe.argv[1:], *OWN, *(word for words in INPUTS.values() for word in words))
@@ -469,28 +555,40 @@ def _change(old: WheelRecipe, new: WheelRecipe, name: str) -> str:
     return f"{of(old) or 'none'} → {of(new) or 'none'}" if of(old) != of(new) else ""
 
 
-def _mixed(good: NightSet, bad: NightSet, moved: Sequence[str], jax: str = "") -> Side:
-    """Return a set to build: of the good night, but for what moved to the bad night's, and JAX."""
+def _version(rocm: str) -> str:
+    name = therock.parse_name(therock.base_name(rocm))
+    return str(name.version) if name else ""
+
+
+def _mixed(
+    good: NightSet, bad: NightSet, moved: Sequence[str], jax: str = "", rocm: str = ""
+) -> Side:
+    """Return a set to build: of the good night, but for what moved to the bad night's.
+
+    And for a commit of JAX, or a build of ROCm, of neither.
+    """
     of = {name: bad.recipe if name in moved else good.recipe for name in INPUTS}
     words = {name: _words(recipe, name) for name, recipe in of.items()}
-    own, rocm = of["JAX"], of["ROCm"]
+    own = of["JAX"]
     commit, where = own.jax_commit, own.jax_repository
     if jax:
         words["JAX"], commit, where = (CHECKOUT,), jax, bad.recipe.jax_repository
     is_fetched = CHECKOUT in words["JAX"]
     label = f"JAX {jax[:12]}" if jax else f"{good.night} with {', '.join(moved)} of {bad.night}"
+    if rocm:
+        words["ROCm"], label = (f"--therock-path={rocm}",), f"ROCm {_version(rocm)}"
     build = replace(
         bad.build,
         argv=("dist_wheels", *(word for each in words.values() for word in each)),
         repository=where if is_fetched else "",
         commit=commit if is_fetched else "",
     )
-    suffix = f"+rocm{rocm.rocm_version}"
-    return Side(label=label, gate=bad.side.gate, build=build, rocm=rocm.rocm, suffix=suffix)
+    suffix = f"+rocm{_version(rocm) or of['ROCm'].rocm_version}"
+    source = rocm or of["ROCm"].rocm
+    return Side(label=label, gate=bad.side.gate, build=build, rocm=source, suffix=suffix)
 
 
 def _commits(*recipes: WheelRecipe) -> dict[str, list[str]]:
-    """Return the commits of JAX by repository."""
     every = {(recipe.jax_repository, recipe.jax_commit) for recipe in recipes}
     return {where: [c for there, c in every if there == where] for where, _ in every}
 
@@ -511,16 +609,22 @@ def interval(failed: int, tries: int) -> tuple[float, float]:
     return max(0.0, (middle - width) / scale), min(1.0, (middle + width) / scale)
 
 
-def estimate(nights: Sequence[NightSet], confirm: int, runner: Runner) -> dict[str, int]:
-    """Return how many gates and builds it takes at most, and how many commits lie between."""
+def estimate(
+    nights: Sequence[NightSet], confirm: int, rocms: int, runner: Runner
+) -> dict[str, int]:
+    """Return how many gates and builds it takes at most, and how many commits lie between.
+
+    `rocms` is how many builds of ROCm there are from the first to the last.
+    """
     good, bad = nights[0].recipe, nights[-1].recipe
     inputs = [name for name in INPUTS if _change(good, bad, name)]
     commits = 0
     if "JAX" in inputs and good.jax_repository and bad.jax_repository:
         with git.history(_commits(good, bad), runner=runner) as ask:
             commits = int(ask("rev-list", "--count", bad.jax_commit, f"^{good.jax_commit}"))
-    builds = _steps(len(inputs)) + (_steps(commits) + 1 if commits else 0)
-    gates = 2 * confirm + _steps(len(nights) - 1) + builds + 2 * (confirm if commits else 0)
+    last = max(_steps(commits) + 1 if commits else 0, _steps(rocms - 1))
+    builds = _steps(len(inputs)) + last
+    gates = 2 * confirm + _steps(len(nights) - 1) + builds + 2 * (confirm if last else 0)
     return {"sets": len(nights), "commits": commits, "builds": builds, "gates": gates}
 
 

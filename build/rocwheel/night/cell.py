@@ -34,11 +34,13 @@ from rocwheel.base.here import Here
 from rocwheel.base.process import Command, stop
 from rocwheel.base.values import Plain, replace
 from rocwheel.base.versions import moment, timestamp
+from rocwheel.bazel import load_failures
 from rocwheel.gate import subject
-from rocwheel.night import causes, standing
+from rocwheel.gate.suite.suites import device_errors
+from rocwheel.night import standing
 from rocwheel.night.standing import CellStanding
 from rocwheel.records.manifest import MANIFEST
-from rocwheel.records.verdict import State, Verdict
+from rocwheel.records.verdict import SILENT, State, Verdict
 from rocwheel.release.ledger.nights import (
     RENEWED,
     Begun,
@@ -61,6 +63,16 @@ SOON: Final = 5.0  # seconds until what the store did not take is tried again
 AWAY: Final = 900.0  # seconds that a store may be away before what is to be written is given up
 LEFT: Final = 3 * 86400  # seconds after which a wheelhouse that was never staged is removed
 MACHINE: Final = frozenset({FetchError.exit_code, StoreError.exit_code, HostError.exit_code})
+CAUSES: Final = "causes.yaml"
+BY_STATUS: Final = {  # of a command
+    errors.ConfigError.exit_code: CauseClass.INPUTS,
+    errors.FetchError.exit_code: CauseClass.INPUTS,
+    errors.RocmError.exit_code: CauseClass.INPUTS,
+    errors.SourceError.exit_code: CauseClass.INPUTS,
+    errors.StoreError.exit_code: CauseClass.STORE,
+    errors.HostError.exit_code: CauseClass.MACHINE,
+    errors.PromotionError.exit_code: CauseClass.TESTS,
+}
 ROCM_OPTIONS: Final = frozenset({"--rocm", "--therock-path"})
 HINTS: Final = {
     signal.SIGKILL: "killed; was memory short?",
@@ -93,8 +105,15 @@ class Signals:
         self.came = 0
         self.stops = False
         self.reason = ""
+
+        def watch() -> None:
+            with suppress(OSError):
+                while os.read(0, 1):
+                    pass
+            self.tell("the engine ended")
+
         if has_leash:
-            threading.Thread(target=self._watch_leash, daemon=True).start()
+            threading.Thread(target=watch, daemon=True).start()
 
     def tell(self, reason: str, *, at_once: bool = True) -> None:
         """Note a signal; a second one stops the cell at once."""
@@ -104,12 +123,6 @@ class Signals:
 
     def __bool__(self) -> bool:
         return self.came > 0
-
-    def _watch_leash(self) -> None:
-        with suppress(OSError):
-            while os.read(0, 1):
-                pass
-        self.tell("the engine ended")
 
     @contextmanager
     def caught(self) -> Iterator[None]:
@@ -128,34 +141,30 @@ class Signals:
                 signal.signal(number, handler)
 
 
-class _Lease(threading.Thread):
-    """Renews the lease of an attempt until the block ends or another attempt takes it over."""
+@contextmanager
+def _leased(renew: Callable[[], bool], worker: Worker, signals: Signals) -> Iterator[None]:
+    """Renew the lease of an attempt while the block runs, or until another one takes it over."""
+    over = threading.Event()
 
-    def __init__(self, worker: Worker, signals: Signals, *renewed: Any) -> None:
-        super().__init__(daemon=True)
-        self._worker, self._signals, self._renewed = worker, signals, renewed
-        self._over = threading.Event()
-
-    def run(self) -> None:
-        nights, *of = self._renewed
-        while True:
+    def keep() -> None:
+        wait = 0.0
+        while not over.wait(wait):
             wait = RENEWED
             try:
-                if not nights.renew(*of):
-                    self._signals.tell("it was silent for minutes, and another attempt began")
+                if not renew():
+                    signals.tell("it was silent for minutes, and another attempt began")
                     return
             except RocwheelError as exc:  # the store is away
-                self._worker.here.console.warn(f"the lease was not renewed: {exc}")
+                worker.here.console.warn(f"the lease was not renewed: {exc}")
                 wait = SOON
-            if self._over.wait(wait):
-                return
 
-    def __enter__(self) -> None:
-        self.start()
-
-    def __exit__(self, *_: object) -> None:
-        self._over.set()
-        self.join(timeout=SOON)
+    thread = threading.Thread(target=keep, daemon=True)
+    thread.start()
+    try:
+        yield
+    finally:
+        over.set()
+        thread.join(timeout=SOON)
 
 
 def run(nights: Nights, night: str, name: str, worker: Worker, signals: Signals) -> Ended | None:
@@ -186,12 +195,15 @@ def run(nights: Nights, night: str, name: str, worker: Worker, signals: Signals)
         seen=standing.ends_seen(book, cell),
         time=timestamp(now()),
     )
-    number = _begin(nights, night, begun, where)
-    if not number:
+    tries = where.attempts
+    dead = [item.number for item in tries if item.is_lost and item.begun]
+    is_free = all(nights.take_over(night, name, number, begun.token) for number in dead)
+    number = nights.begin(night, begun, known=tries[-1].number if tries else 0) if is_free else 0
+    if not number:  # another one is alive, or was faster
         console.info(f"{name}: not run: another attempt is alive or has just begun")
         return None
     attempt = _Attempt(nights, night, standings, cell, worker, signals, begun)
-    with _Lease(worker, signals, nights, night, name, number, begun.token):
+    with _leased(partial(nights.renew, night, name, number, begun.token), worker, signals):
         try:
             nights.compare_clocks(nights.key(night, f"cells/{name}/{number}.begun.json"), now())
         except ConfigError as exc:  # its times would be wrong
@@ -204,7 +216,7 @@ def run(nights: Nights, night: str, name: str, worker: Worker, signals: Signals)
         if signals and worker.engine == "slurm":  # which knows why: the next round asks it
             raise errors.InterruptError(f"{name}: {signals.reason}", hint="Slurm says why")
         _insist(partial(nights.end, night, number, ended), worker, signals)
-    if ended.state is State.INFRA and _tells_of_host(cell):
+    if ended.state is State.INFRA and cell.needs.gpus and cell.kind in TEST_KINDS:
         quarantine(nights, night, worker)
     if signals:
         raise errors.InterruptError(f"{name}: {signals.reason}", hint="run the night again")
@@ -225,15 +237,6 @@ def _insist(write: Callable[[], _T], worker: Worker, signals: Signals) -> _T:
                 raise
             here.console.warn(f"{exc}: trying again in {SOON:.0f} s")
             here.sleep(SOON)
-
-
-def _begin(nights: Nights, night: str, begun: Begun, where: CellStanding) -> int:
-    """Return the number of the attempt that begins; 0 when another one is alive or was faster."""
-    lost = (item.number for item in where.attempts if item.is_lost and item.begun)
-    if not all(nights.take_over(night, begun.cell, number, begun.token) for number in lost):
-        return 0
-    last = max((item.number for item in where.attempts), default=0)
-    return nights.begin(night, begun, known=last)
 
 
 def _why_not(book: Book, standings: dict[str, CellStanding], cell: Cell, worker: Worker) -> str:
@@ -297,8 +300,6 @@ def filled(
 
 @dataclass(frozen=True)
 class _Attempt:
-    """One attempt at a cell on a machine."""
-
     nights: Nights
     night: str
     standings: dict[str, CellStanding]
@@ -340,17 +341,20 @@ class _Attempt:
             lines = text.strip().splitlines()
             reason = lines[-1].strip() if lines else f"exit status {ended.exit_code}"
             ended = replace(ended, reason=reason)
-        known = causes.load(self.worker.here.home.ci)
-        return causes.judged(known, self.cell.kind, ended, text), log
+        return judged(self.worker.here.home.ci, self.cell.kind, ended, text), log
 
     def _in(self, folder: Path) -> Ended:
         cell, worker = self.cell, self.worker
-        for option, _, path in (word.partition("=") for word in cell.argv):
-            if option in ROCM_OPTIONS and path.startswith("/") and not Path(path).exists():
-                raise HostError(
-                    f"{path}: no such ROCm on this host", hint="install it, or share it"
-                )
-        kept = self._kept()
+        given = (word.partition("=") for word in cell.argv)
+        rocm = (path for name, _, path in given if name in ROCM_OPTIONS and path.startswith("/"))
+        if lacking := next((path for path in rocm if not Path(path).exists()), ""):
+            raise HostError(f"{lacking}: no such ROCm on this host", hint="install it, or share it")
+        built, old = worker.scratch / "built", time.time() - LEFT
+        for item in built.glob("*") if cell.stages else ():
+            with suppress(OSError):
+                if item.stat().st_mtime < old:
+                    shutil.rmtree(item, ignore_errors=True)
+        kept = built / f"{self.night}-{cell.name}-{self.begun.plan[:8]}"  # until it is staged
         wheelhouse = kept if (kept / MANIFEST).exists() else folder / "wheelhouse"
         places = {"night": self.night, "scratch": folder, "wheelhouse": wheelhouse,
                   "checkout": self._checkout()}  # fmt: skip
@@ -363,7 +367,7 @@ class _Attempt:
             return ended
         wheelhouse = Path(document.get("wheelhouse", wheelhouse))
         if folder in wheelhouse.parents:  # which goes with this attempt
-            kept.parent.mkdir(exist_ok=True)
+            built.mkdir(exist_ok=True)
             wheelhouse = wheelhouse.rename(kept)
         places["wheelhouse"] = wheelhouse
         for words in cell.stages:
@@ -374,18 +378,7 @@ class _Attempt:
             shutil.rmtree(kept, ignore_errors=True)
         return replace(ended, manifest=str(document["manifest"]))
 
-    def _kept(self) -> Path:
-        """Return the folder of a build's wheels until they are staged; remove old ones."""
-        folder = self.worker.scratch / "built"
-        old = time.time() - LEFT
-        for item in folder.glob("*") if self.cell.stages else ():
-            with suppress(OSError):
-                if item.stat().st_mtime < old:
-                    shutil.rmtree(item, ignore_errors=True)
-        return folder / f"{self.night}-{self.cell.name}-{self.begun.plan[:8]}"
-
     def _checkout(self) -> Path | str:
-        """Bring the commit that the cell needs; return where it is."""
         cell, here = self.cell, self.worker.here
         if not (cell.commit and cell.repository):
             return "{checkout}"
@@ -396,10 +389,23 @@ class _Attempt:
     def _command(
         self, words: tuple[str, ...], folder: Path, **places: object
     ) -> tuple[Ended, dict[str, Any]]:
-        """Run a command of the cell; return how it ended, and what it printed."""
+        """Run a command of the cell; return how it ended, and the document that it printed."""
         argv = filled(self.cell, words, self.standings, self.worker, **places)
         self.worker.here.console.info(f"{self.cell.name}: {Command(argv=argv)}")
-        code, document = self._child((*argv, "--json"), folder)
+        result = folder / "result"
+        with result.open("wb") as output, (folder / "log").open("ab") as log:
+            command = Command(argv=(*argv, "--json"), cwd=folder)
+            process = self.worker.here.runner.start(command, output=log, stdout=output.fileno())
+            ends = self.started + self.cell.limit
+            while (code := process.poll()) is None:
+                if self.signals or time.monotonic() > ends:
+                    stop(process)
+                    break
+                time.sleep(POLL)
+        document: dict[str, Any] = {}
+        with suppress(ValueError):
+            said = json.loads(result.read_bytes() or b"{}")
+            document = said if isinstance(said, dict) else {}
         if self.signals:
             code = errors.InterruptError.exit_code
             return self.ended(State.NOT_RUN, self.signals.reason, exit_code=code), document
@@ -421,24 +427,33 @@ class _Attempt:
         fields |= {"worst": worst}
         return self.ended(state, reason, **fields), document
 
-    def _child(self, argv: tuple[str, ...], folder: Path) -> tuple[int | None, dict[str, Any]]:
-        """Return the exit status (None if this process ended it) and the printed document."""
-        result = folder / "result"
-        with result.open("wb") as output, (folder / "log").open("ab") as log:
-            process = self.worker.here.runner.start(
-                Command(argv=argv, cwd=folder), output=log, stdout=output.fileno()
-            )
-            ends = self.started + self.cell.limit
-            while (code := process.poll()) is None:
-                if self.signals or time.monotonic() > ends:
-                    stop(process)
-                    break
-                time.sleep(POLL)
-        try:
-            document = json.loads(result.read_bytes() or b"{}")
-        except ValueError:
-            document = {}
-        return code, document if isinstance(document, dict) else {}
+
+def judged(ci: Path, kind: str, ended: Ended, log: str) -> Ended:
+    """Return how a cell of a kind ended, corrected by known texts, with its cause.
+
+    The exit status says it in general. What tells of wheels or inputs is not tried again: the same
+    bytes fail in the same way.
+    """
+    state = ended.state
+    if state in {State.PASS, State.NOT_RUN}:
+        return ended
+    machine = [i for i in device_errors(ci) if i.cause == CauseClass.MACHINE.value]
+    known = [*load_failures(ci / CAUSES), *machine]
+    met = next((item.cause for item in known if item.pattern.search(ended.reason)), "")
+    said = CauseClass(met) if met else None
+    if not said and kind in TEST_KINDS and state not in SILENT:
+        lines = (item for item in known if item.cause == CauseClass.MACHINE.value)
+        match = next((m for item in lines if (m := item.pattern.search(log))), None)
+        if match:
+            said = CauseClass.MACHINE
+            line = log[log.rfind("\n", 0, match.start()) + 1 :].partition("\n")[0].strip()
+            ended = replace(ended, reason=line)
+    if said is CauseClass.MACHINE:
+        state = State.INFRA
+    elif said in {CauseClass.WHEELS, CauseClass.INPUTS} and state in SILENT:
+        state = State.FAIL
+    cause = said or BY_STATUS.get(ended.exit_code) or standing.usual(kind, state)
+    return replace(ended, state=state, cause=cause)
 
 
 def judge(code: int, document: dict[str, Any]) -> tuple[State, str]:
@@ -511,16 +526,13 @@ def end_of(begun: Begun, worker: Worker, seconds: float, **fields: Any) -> Ended
     )
 
 
-def _tells_of_host(cell: Cell) -> bool:
-    """Return whether its `infra` is the host's; an image's may be the registry's."""
-    return cell.needs.gpus > 0 and cell.kind in TEST_KINDS
-
-
 def quarantine(nights: Nights, night: str, worker: Worker) -> bool:
     """Exclude a host when its newest ends are all `infra`."""
     book = nights.book(night)
     every = (item.ended for items in book.attempts.values() for item in items if item.ended)
-    own = (e for e in every if e.host == worker.host and _tells_of_host(book.plan.cell(e.cell)))
+    # an image's may be the registry's
+    gates = {c.name for c in book.plan.cells if c.needs.gpus and c.kind in TEST_KINDS}
+    own = (e for e in every if e.host == worker.host and e.cell in gates)
     ends = sorted(own, key=lambda ended: ended.time)[-book.plan.quarantine :]
     bad = len(ends) == book.plan.quarantine and all(e.state is State.INFRA for e in ends)
     if not bad or worker.host in book.quarantined:

@@ -7,7 +7,6 @@ packages, the set's manifest, the tests.
 
 import secrets
 import socket
-from collections.abc import Collection, Mapping
 from pathlib import Path, PurePosixPath
 from typing import Any, Final
 
@@ -311,13 +310,22 @@ def _test(
             mounts.append(Mount(host=host, guest=at, writable=True))
         storing.clear(output)
         spec = _inside(image, tuple(mounts), engine, folder)
-        gate = gate_command(
-            name,
-            python=plan.subject.python,
-            family=job.family,
-            mounted=read.keys(),
-            environ=here.environ,
-        )
+        env = {
+            "PYTHONPATH": f"{DEPENDENCIES}:{TOOL / 'build'}",
+            "PYTHONDONTWRITEBYTECODE": "1",
+            "ROCWHEEL_CACHE_DIR": f"{WORK}/cache",
+            # it may use the devices that we may use
+            **{key: here.environ[key] for key in (*MASKS, REQUEST) if key in here.environ},
+        }
+        words = (
+            PYTHON, str(TOOL / "build" / "ci_build"), "gate", f"--wheels={WHEELS}",
+            f"--suite={name}", f"--python={plan.subject.python}", f"--family={job.family.name}",
+            f"--installed={PYTHON}", f"--packages={BESIDE}", f"--output={OUTPUT}",
+            f"--slots={SLOTS}",
+            *((f"--family-file={FAMILIES}",) if FAMILIES in read else ()),
+            *((f"--jax-tests={TESTS}",) if TESTS in read else ()),
+        )  # fmt: skip
+        gate = Command(argv=words, env=env, cwd=PurePosixPath(WORK))
         with container.running(spec, runner=here.runner) as inside:
             done = inside.run(gate, log=output / "gate.log", check=False)
         try:
@@ -335,33 +343,6 @@ def _test(
     line = f"{name}: {verdict.state.value}{f': {verdict.reason}' if verdict.reason else ''}"
     (here.console.info if verdict.state is State.PASS else here.console.warn)(line)
     return verdict
-
-
-def gate_command(
-    suite: str,
-    *,
-    python: PythonVersion,
-    family: Family,
-    mounted: Collection[GuestPath],
-    environ: Mapping[str, str],
-) -> Command:
-    """Return the command of the gate in the image; it may use the devices that we may use."""
-    words = [
-        PYTHON, str(TOOL / "build" / "ci_build"), "gate", f"--wheels={WHEELS}",
-        f"--suite={suite}", f"--python={python}", f"--family={family.name}",
-        f"--installed={PYTHON}", f"--packages={BESIDE}", f"--output={OUTPUT}", f"--slots={SLOTS}",
-    ]  # fmt: skip
-    if FAMILIES in mounted:
-        words.append(f"--family-file={FAMILIES}")
-    if TESTS in mounted:
-        words.append(f"--jax-tests={TESTS}")
-    env = {
-        "PYTHONPATH": f"{DEPENDENCIES}:{TOOL / 'build'}",
-        "PYTHONDONTWRITEBYTECODE": "1",
-        "ROCWHEEL_CACHE_DIR": f"{WORK}/cache",
-        **{name: environ[name] for name in (*MASKS, REQUEST) if name in environ},
-    }
-    return Command(argv=tuple(words), env=env, cwd=PurePosixPath(WORK))
 
 
 def _prepared(plan: ImagePlan, suite: Suite, folder: Path, here: Here) -> dict[GuestPath, Path]:

@@ -5,6 +5,7 @@ commands and end. The cells inherit a lock, so a second engine of the same night
 last of them has ended. The engine keeps everything in the store; run again, it continues.
 """
 
+import re
 import shlex
 import shutil
 import signal
@@ -111,8 +112,10 @@ class LocalScheduler:
             )
         lacking = [name for name, times in self._refused.items() if times >= most]
         if lacking:
+            printed = Path(self.output.name).read_text(encoding="utf-8", errors="replace")
+            last = re.findall(r"^error: (.*)", printed, re.MULTILINE)[-1:]
             raise HostError(
-                f"{lacking[0]}: its process ended before an attempt began",
+                ": ".join((lacking[0], "its process ended before an attempt began", *last)),
                 hint=f"what it printed is in {self.output.name}; then run the night again",
             )
         return standings
@@ -195,7 +198,6 @@ class LocalScheduler:
         self.worker.here.console.detail(f"   start {cell.name}")
 
     def _reap(self) -> bool:
-        """Record cells whose process ended; return whether there was one."""
         ended = [name for name, item in self._running.items() if item.process.poll() is not None]
         for name in ended:
             item = self._running.pop(name)

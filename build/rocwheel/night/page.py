@@ -18,9 +18,9 @@ from rocwheel.base.choices import TEST_KINDS
 from rocwheel.base.console import Console, duration, size
 from rocwheel.base.errors import ObjectStaleError
 from rocwheel.base.store import HTML, JSON, Headers, Store
-from rocwheel.base.values import Plain
 from rocwheel.base.versions import PythonVersion, timestamp
-from rocwheel.night import truth
+from rocwheel.night import bisect, truth
+from rocwheel.night.bisect import Bisection
 from rocwheel.night.truth import CellSummary, NightSummary, Truth
 from rocwheel.release.index.channels import Channel
 from rocwheel.release.ledger.nights import Nights
@@ -34,10 +34,17 @@ TREND: Final = 14  # nights of a cell
 
 
 def render(
-    summaries: Sequence[NightSummary], *, now: datetime, title: str, root: str, where: str = ""
+    summaries: Sequence[NightSummary],
+    *,
+    now: datetime,
+    title: str,
+    root: str,
+    where: str = "",
+    findings: Mapping[str, Bisection] | None = None,
 ) -> bytes:
     """Render the page; `summaries` are oldest first, `root` is the URL that keys lie below."""
-    facts = Truth(summaries=tuple(summaries), where=where) if summaries else None
+    seen = tuple(summaries)
+    facts = Truth(summaries=seen, where=where, findings=findings or {}) if summaries else None
     newest = facts.night if facts else None
     changes, recipes = (facts.changes, facts.night.recipes) if facts else ([], ())
     names = [family.family for family in newest.families] if newest else []
@@ -53,14 +60,13 @@ def render(
         facts=facts,
         newest=newest,
         groups=_groups(facts) if facts else [],
-        sets=list(_sets(facts)) if facts else [],
         counts=Counter((cell.word, cell.colour) for cell in (newest.cells if newest else ())),
         causes=facts.causes if facts else [],
         quiet=[c for c in changes if c.change.value in {"fixed", "slower"}],
         gone=[c for c in changes if c.cell.name not in cells],
         recipes={item.name: item for item in recipes},
         ranges={
-            item.name: list(truth.ranges(item, old[item.name])) if item.name in old else []
+            item.name: list(bisect.ranges(item, old[item.name])) if item.name in old else []
             for item in recipes
         },
         gpus=list(_gpu_minutes(newest)) if newest else [],
@@ -100,26 +106,7 @@ def _gpu_minutes(newest: NightSummary) -> Iterator[dict[str, Any]]:
         }
 
 
-def _sets(facts: Truth) -> Iterator[dict[str, Any]]:
-    """Yield each set that is for several families: its tests, and where it is released."""
-    tests = [cell for cell in facts.spoken[-1].values() if cell.kind in TEST_KINDS]
-    manifests = {recipe.name: recipe.manifest for recipe in facts.night.recipes}
-    for name in dict.fromkeys(cell.wheels for cell in tests):
-        cells = {(c.family, c.suite, c.python): c for c in tests if c.wheels == name}
-        of, suites, pythons = (dict.fromkeys(part) for part in zip(*cells, strict=True))
-        if len(of) > 1:
-            yield {
-                "name": name,
-                "manifest": manifests.get(name, ""),
-                "families": [family for family in facts.night.families if family.family in of],
-                "suites": list(suites),
-                "pythons": sorted(pythons, key=PythonVersion.parse),
-                "cells": cells,
-            }
-
-
 def _groups(facts: Truth) -> list[dict[str, Any]]:
-    """Return the page's data of each family, those with a red cell first."""
     newest, past = facts.night, facts.spoken
     cause = {cell.name: n for n, of in enumerate(facts.causes, 1) for cell in of.cells}
     groups = []
@@ -203,57 +190,51 @@ def page_url(channel: Channel, store: Store) -> str:
     return f"{public}/{PAGE}" if public else store.http(PAGE)
 
 
-class NightPages(Plain, frozen=True, kw_only=True):
-    """Makes the summary of a night and the page of all families from the store."""
-
-    nights: Nights
-    channel: Channel
-    families: Mapping[str, Family]
-    now: datetime
-    console: Console
-    shown: int  # nights on the page
-
-    def publish(self, night: str, *, tries: int = PUBLISHED) -> tuple[bytes, int]:
-        """Sum up a night, and the newest again; return the new page and how many it shows."""
-        shown = self.nights.names()[-self.shown :]
-        others = [name for name in shown if name != night]
-        summaries = {s.night: s for s in truth.known(self.nights, others, self.console.warn)}
-        newest = (name for name in shown[-1:] if name in summaries)
-        for name in dict.fromkeys(filter(None, (night, *newest))):
-            facts = truth.truth(
-                self.nights, name, self.families, self.channel, now=self.now,
-                warn=lambda _said: None,
-            )  # fmt: skip
-            summaries[name] = facts.night
-            self.nights.put_summary(name, facts.night.to_bytes())
-        wanted = [summaries[name] for name in shown if name in summaries]
-        try:
-            return self._put(wanted), len(wanted)
-        except ObjectStaleError:  # another page was published meanwhile, which may know more
-            if not tries:
-                raise
-            return self.publish(night, tries=tries - 1)
-
-    def _put(self, summaries: list[NightSummary]) -> bytes:
-        """Render the page and put it beside the index; return it."""
-        store, public = self.nights.store, self.channel.public_url
-        name = self.channel.name or "rocwheel"
-        body = render(
-            summaries,
-            now=self.now,
-            title=f"{name} wheels",
-            root=f"{public.rstrip('/')}/" if public else "../",
-            where=self.channel.option,
-        )
-        url, where = page_url(self.channel, store), self.channel.option
-        entries = feed(summaries, title=f"{name} nights", page=url, where=where)
+def publish(
+    nights: Nights,
+    night: str,
+    channel: Channel,
+    families: Mapping[str, Family],
+    *,
+    now: datetime,
+    console: Console,
+    shown: int,
+    tries: int = PUBLISHED,
+) -> tuple[bytes, int]:
+    """Sum up a night, and the newest again; return the new page and how many nights it shows."""
+    names = nights.names()[-shown:]
+    others = [name for name in names if name != night]
+    summaries = {s.night: s for s in truth.known(nights, others, console.warn)}
+    newest = (name for name in names[-1:] if name in summaries)
+    findings: Mapping[str, Bisection] = {}  # of the newest, which comes last
+    for name in dict.fromkeys(filter(None, (night, *newest))):
+        facts = truth.truth(nights, name, families, channel, now=now, warn=lambda _said: None)
+        summaries[name], findings = facts.night, facts.findings
+        nights.put_summary(name, facts.night.to_bytes())
+    wanted = [summaries[name] for name in names if name in summaries]
+    store, public, name = nights.store, channel.public_url.rstrip("/"), channel.name or "rocwheel"
+    root = f"{public}/" if public else "../"
+    body = render(
+        wanted, now=now, title=f"{name} wheels", root=root, where=channel.option, findings=findings
+    )
+    entries = feed(
+        wanted, title=f"{name} nights", page=page_url(channel, store), where=channel.option
+    )
+    shield = badge(Truth(summaries=tuple(wanted)) if wanted else None)
+    try:
         for key, data, kind in (
             (PAGE, body, HTML),
             (FEED, entries, "application/atom+xml"),
-            (BADGE, badge(Truth(summaries=tuple(summaries)) if summaries else None), JSON),
+            (BADGE, shield, JSON),
         ):
             headers = Headers(content_type=kind, cache_control="public, max-age=60")
             previous = store.info(key)
             if not previous or store.read(key)[0] != data:
                 store.replace(key, data, previous=previous, headers=headers)
-        return body
+    except ObjectStaleError:  # another page was published meanwhile, which may know more
+        if not tries:
+            raise
+        return publish(
+            nights, night, channel, families, now=now, console=console, shown=shown, tries=tries - 1
+        )
+    return body, len(wanted)

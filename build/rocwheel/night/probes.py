@@ -69,11 +69,6 @@ class Run(Plain, frozen=True, kw_only=True):
     manifest: str = ""
     took: int = 0  # milliseconds
 
-    @property
-    def signature(self) -> str:
-        """How it failed, without what differs from run to run."""
-        return VARIABLE.sub("#", self.why)
-
 
 class Probes(Plain, frozen=True, kw_only=True):
     """The probes of one test in a store; `run` has an engine run a plan until it is settled."""

@@ -52,14 +52,6 @@ class World(Plain, frozen=True, kw_only=True):
     own: tuple[str, ...] = ()  # --family-file, as an option
 
 
-class Tarball(Plain, frozen=True, kw_only=True):
-    """A ROCm tarball with its digest; "" for a folder, which has none."""
-
-    source: str
-    version: str
-    sha256: str
-
-
 def resolve(
     settings: NightSettings, families: Mapping[str, Family], world: World
 ) -> tuple[tuple[WheelRecipe, ...], tuple[Cell, ...]]:
@@ -138,7 +130,6 @@ def _taken(recipe: WheelRecipe, recipes: Sequence[WheelRecipe]) -> Cell | None:
 
 
 def _absent(item: SetSettings, why: str, family: str = "", python: str = "") -> Cell:
-    """Make the absent cell of a build that the settings expect."""
     wheels = f"{item.name}-{family}" if family and item.rocm.tarballs else item.name
     name = ".".join(filter(None, ("build", wheels, python)))
     return Cell(
@@ -216,8 +207,8 @@ class _Resolver(Plain, frozen=True):
                 world.note(f"{item.name}-{name}: {exc}")
                 yield _absent(item, str(exc), name)
 
-    def _tarball(self, item: SetSettings, where: str) -> Tarball:
-        """Return a source with its digest. Raises ConfigError for a ROCm the pin cannot use."""
+    def _tarball(self, item: SetSettings, where: str) -> tuple[str, str, str]:
+        """Return source, version, digest. Raises ConfigError for a ROCm the pin cannot use."""
         name, pin = therock.parse_name(therock.base_name(where)), self._pin(item)
         if pin and name and name.version and not isinstance(item.jax, Branch):
             try:
@@ -227,7 +218,8 @@ class _Resolver(Plain, frozen=True):
         return one_tarball(where, item.rocm.sha256, self.world, item.rocm.version)
 
     def _recipe(self, item: SetSettings, name: str, of: tuple[str, ...], where: str) -> WheelRecipe:
-        world, pin, rocm = self.world, self._pin(item), self._tarball(item, where)
+        world, pin = self.world, self._pin(item)
+        source, version, sha256 = self._tarball(item, where)
         jax, repository, commit, argv = self._jax(item, pin)
         known = pin.pythons if pin else item.pythons
         pythons = tuple(str(p) for p in item.pythons or known if p in known)
@@ -243,8 +235,8 @@ class _Resolver(Plain, frozen=True):
         built_in = (engine, f"--builder-image={image}") if image else ()
         words = (
             "dist_wheels",
-            f"--therock-path={rocm.source}",
-            *((f"--therock-sha256={rocm.sha256}",) if rocm.sha256 else ()),
+            f"--therock-path={source}",
+            *((f"--therock-sha256={sha256}",) if sha256 else ()),
             *((f"--rocm-version={item.rocm.version}",) if item.rocm.version else ()),
             *argv,
             f"--python-versions={','.join(pythons)}",
@@ -257,7 +249,7 @@ class _Resolver(Plain, frozen=True):
         inputs = {
             "tool": world.tool,
             "jax": [repository, commit],
-            "rocm": [rocm.sha256 or rocm.source, rocm.version],
+            "rocm": [sha256 or source, version],
             "image": image,
             "pythons": list(pythons),
             "gfx": list(targets),
@@ -269,9 +261,9 @@ class _Resolver(Plain, frozen=True):
             jax=jax,
             jax_repository=repository,
             jax_commit=commit,
-            rocm=rocm.source,
-            rocm_version=rocm.version,
-            rocm_sha256=rocm.sha256,
+            rocm=source,
+            rocm_version=version,
+            rocm_sha256=sha256,
             image=image,
             families=of,
             pythons=pythons,
@@ -305,7 +297,6 @@ class _Resolver(Plain, frozen=True):
         return self.pins.find(wanted, allow_unverified="--allow-unverified-pin" in item.options)
 
     def _jax(self, item: SetSettings, pin: Pin | None) -> tuple[str, str, str, tuple[str, ...]]:
-        """Return its name, repository, commit, and the options for them."""
         world = self.world
         if isinstance(item.jax, Branch):
             commit = self.commit_of(item.jax.repository, item.jax.name)
@@ -328,8 +319,10 @@ def _day_of(repository: str, commit: str, world: World) -> date | None:
         return None
 
 
-def one_tarball(where: str, sha256: str, world: World, asked: str = "") -> Tarball:
-    """Return a source with its digest: as given, as the file beside it says, or by reading it.
+def one_tarball(where: str, sha256: str, world: World, asked: str = "") -> tuple[str, str, str]:
+    """Return a source, its version and its digest; "" for a folder, which has none.
+
+    The digest is as given, as the file beside the source says, or found by reading it.
 
     Raises ConfigError where its name says another version than the one asked for.
     """
@@ -344,7 +337,7 @@ def one_tarball(where: str, sha256: str, world: World, asked: str = "") -> Tarba
         if not (path.is_dir() or path.is_file()):
             raise ConfigError(f"{path}: no such file or folder", hint="correct `rocm.source`")
         where, sha256 = str(path), "" if path.is_dir() else files.sha256(path)
-    return Tarball(source=where, version=version, sha256=sha256)
+    return where, version, sha256
 
 
 def one_image(name: str, world: World) -> str:

@@ -52,7 +52,8 @@ HELD: Final = "held"
 # Reasons, in small letters, that no job can wait out:
 # https://slurm.schedmd.com/job_reason_codes.html
 STUCK: Final = (HELD, "reqnodenotavail", "drained", "partitiondown", "partitioninactive",
-                "partitiontimelimit", "partitionnodelimit", "badconstraints")  # fmt: skip
+                "partitiontimelimit", "partitionnodelimit", "partitionconfig",
+                "badconstraints")  # fmt: skip
 ENDS: Final = {
     "NODE_FAIL": (State.INFRA, "its node failed"),
     "BOOT_FAIL": (State.INFRA, "its node did not boot"),
@@ -110,7 +111,14 @@ class SlurmScheduler(Plain, frozen=True, kw_only=True, dict=True):
         for item in standings.values():
             if not item.settled:
                 _check(item.cell, nodes)
-        made = [self._submit(cell, book, nodes) for cell in self._wanted(standings, jobs)]
+        made = [
+            Job(
+                cell=cell.name,
+                attempt=_next(book, cell),
+                number=self._sbatch(*self._argv(cell, book, nodes)[1:]),
+            )
+            for cell in self._wanted(standings, jobs)
+        ]
         going = [job.number for job in [*jobs, *made] if job.cell != FOLLOWER and job.state in OPEN]
         if going:
             self._follow(going, [job for job in jobs if job.cell == FOLLOWER])
@@ -135,10 +143,6 @@ class SlurmScheduler(Plain, frozen=True, kw_only=True, dict=True):
             and not (self.follows and item.phase is Phase.OPEN and item.state is State.NOT_RUN)
         ]
         return cells[: max(0, self.most - len(there))] if self.most else cells
-
-    def _submit(self, cell: Cell, book: Book, nodes: Mapping[str, Mapping[str, set[str]]]) -> Job:
-        number = self._sbatch(*self._argv(cell, book, nodes)[1:])
-        return Job(cell=cell.name, attempt=_next(book, cell), number=number)
 
     def _sbatch(self, *words: str) -> str:
         """Return the number of a new job. Raises HostError."""
@@ -246,7 +250,6 @@ def _stem(nights: Nights, night: str) -> str:
 
 
 def _next(book: Book, cell: Cell) -> int:
-    """Return the number of the next attempt at a cell."""
     return 1 + max((item.number for item in book.attempts.get(cell.name, ())), default=0)
 
 
@@ -283,9 +286,13 @@ def release_lines(held: Sequence[Job], runner: Runner) -> list[str]:
     """Return the lines for a person to run, so that these jobs go on."""
     argv = ("sinfo", "--noheader", "--Node", "--states=drain,drained,down,fail", "--format=%N")
     nodes = sorted(set(_ask(runner, argv).split())) if held else ()
-    jobs = sorted({job.number for job in held if HELD in job.why.lower()})
     lines = [f"scontrol update nodename={node} state=resume" for node in nodes]
-    return lines + [f"scontrol release {job}" for job in jobs]
+    for job in sorted(held, key=lambda job: job.number):
+        if HELD in job.why.lower():
+            lines.append(f"scontrol release {job.number}")
+        elif not nodes:  # such as more than a partition has
+            lines.append(f"scontrol show job {job.number}")
+    return lines
 
 
 def _nodes(runner: Runner) -> dict[str, dict[str, set[str]]]:
@@ -335,5 +342,4 @@ def _ask(runner: Runner, argv: tuple[str, ...]) -> str:
 
 
 def _last_line(exc: CommandError) -> str:
-    """Return the last line of a command's output."""
     return (exc.detail.strip().splitlines() or [str(exc)])[-1]

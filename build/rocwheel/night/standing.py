@@ -12,9 +12,17 @@ from typing import Final
 
 from rocwheel.base.choices import TEST_KINDS
 from rocwheel.base.values import Plain, replace
-from rocwheel.night.causes import usual
 from rocwheel.records.verdict import SILENT, State
-from rocwheel.release.ledger.nights import Book, CauseClass, Cell, CellAttempt, Ended, Order, Phase
+from rocwheel.release.ledger.nights import (
+    Book,
+    CauseClass,
+    Cell,
+    CellAttempt,
+    Ended,
+    Order,
+    Phase,
+    WheelRecipe,
+)  # fmt: skip
 
 GOOD: Final = frozenset({State.PASS})
 
@@ -89,6 +97,13 @@ def stand(book: Book) -> dict[str, CellStanding]:
                 flaky = standings[name].state is State.FLAKY and asked is not None
                 standings[name] = replace(standings[name], released=flaky)
     return standings
+
+
+def built_of(book: Book) -> tuple[WheelRecipe, ...]:
+    """Return the recipes of a night, with the sets that were built and staged of them."""
+    standings = stand(book).values()
+    made = {item.cell.inputs: item.manifest for item in standings if item.passed and item.manifest}
+    return tuple(replace(r, manifest=made.get(r.inputs) or r.manifest) for r in book.plan.recipes)
 
 
 def grouped(cells: Iterable[tuple[str, str]]) -> Iterator[str]:
@@ -167,6 +182,13 @@ def outdated(book: Book, cell: Cell, standings: Mapping[str, CellStanding]) -> s
     return "what it waited for"
 
 
+def usual(kind: str, state: State) -> CauseClass:
+    """Return the cause of a kind of cell with a state, without a known text."""
+    if state in SILENT:
+        return CauseClass.MACHINE
+    return CauseClass.TESTS if kind in {*TEST_KINDS, "promote"} else CauseClass.WHEELS
+
+
 def cause_of(
     cell: Cell, state: State | None, attempts: tuple[CellAttempt, ...]
 ) -> CauseClass | None:
@@ -181,7 +203,6 @@ def cause_of(
 
 
 def _together(cell: Cell, attempts: tuple[CellAttempt, ...], plan: str) -> tuple[State | None, str]:
-    """Return the state of all attempts together."""
     state: State | None = None
     reason = ""
     attempts, note = _that_tested(cell, attempts)
@@ -229,5 +250,4 @@ def _that_tested(
 
 
 def _asked(orders: tuple[Order, ...], name: str) -> Order | None:
-    """Return the last order about a cell."""
     return next((o for o in reversed(orders) if o.cell == name), None)

@@ -7,7 +7,7 @@ so that a later night can be compared with it: with the newest that was over whe
 
 import enum
 import re
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta
@@ -23,6 +23,7 @@ from rocwheel.base.store import Store
 from rocwheel.base.values import Plain, Value, replace
 from rocwheel.base.versions import WheelKind, moment, timestamp
 from rocwheel.night import standing
+from rocwheel.night.bisect import Bisection
 from rocwheel.night.standing import CellStanding
 from rocwheel.records.install import Install
 from rocwheel.records.places import Place
@@ -32,7 +33,6 @@ from rocwheel.release.index.channels import Channel
 from rocwheel.release.ledger import log, manifests
 from rocwheel.release.ledger.nights import Book, CauseClass, Nights, Phase, WheelRecipe
 from rocwheel.release.ledger.state import Standing
-from rocwheel.rocm import therock
 
 LISTED: Final = 40  # changes in a message
 STATES: Final = frozenset(state.value for state in State)
@@ -42,7 +42,6 @@ BAD: Final = frozenset(State) - SILENT - {State.PASS, State.FLAKY}
 UNDER_WAY: Final = frozenset({Phase.WAITING, Phase.RUNNING})
 SLOWER: Final = (1.5, 300_000)  # a cell that took so many times as long, and so many ms more
 BIGGER: Final = 1.05  # a wheel that grew so many times
-XLA: Final = "https://github.com/openxla/xla"
 
 
 class CellSummary(Value, frozen=True, kw_only=True):
@@ -199,29 +198,6 @@ class NightSummary(Value, frozen=True, kw_only=True):
         return own + [cell for cell in common if cell.wheels in sets]
 
 
-def ranges(recipe: WheelRecipe, old: WheelRecipe) -> Iterator[tuple[str, str, str]]:
-    """Yield what differs from an older recipe: its name, the range, a link to the changes."""
-    for what, url, before, now in (
-        ("JAX", recipe.jax_repository, old.jax_commit, recipe.jax_commit),
-        ("XLA", XLA, old.xla_commit, recipe.xla_commit),
-    ):
-        if before != now:
-            yield what, f"{before[:10] or '?'}…{now[:10] or '?'}", _compare(url, before, now)
-    was, is_now = (f"{r.rocm_version or '?'} ({r.rocm_sha256[:8]})" for r in (old, recipe))
-    if was != is_now:
-        yield "ROCm", f"{was} → {is_now}", therock.changes(old.rocm_version, recipe.rocm_version)
-    if old.tool != recipe.tool:
-        commits = (f"{one.tool} ".split(" ")[1] for one in (old, recipe))  # after its version
-        link = _compare(recipe.tool_repository, *commits)
-        yield "rocwheel", f"{old.tool} → {recipe.tool}", link
-
-
-def _compare(url: str, old: str, new: str) -> str:
-    """Return GitHub's URL for the changes between two commits; "" if there is none."""
-    known = url.startswith("https://github.com/") and old and new
-    return f"{url.removesuffix('.git')}/compare/{old}...{new}" if known else ""
-
-
 def worst(cells: Sequence[CellSummary]) -> str:
     """Return the worst colour of cells."""
     colours = {cell.colour for cell in cells}
@@ -324,22 +300,7 @@ class Cause:
         return f"nightly retry {night} {first.name} --reason=WHY"
 
 
-def _holds(cell: CellSummary, made: Iterable[Cause]) -> Cause | None:
-    """Return the cause of a refused promotion: a test of its family and set."""
-
-    def has(cause: Cause) -> bool:
-        return any(
-            (c.family, c.wheels) == (cell.family, cell.wheels)
-            and c.kind in TEST_KINDS
-            and f"{c.suite} on CPython {c.python} is" in cell.reason
-            for c in cause.cells
-        )
-
-    return next(filter(has, made), None)
-
-
 def _signature(cell: CellSummary) -> str:
-    """Return the reason of a cell without what differs from cell to cell."""
     text = cell.reason
     for own in (cell.family, cell.python, cell.suite, cell.wheels, cell.host):
         text = text.replace(own, "*") if own else text
@@ -352,6 +313,7 @@ class Truth(Plain, frozen=True, kw_only=True, dict=True):
     summaries: tuple[NightSummary, ...]  # oldest first; the last is the night itself
     has_newer: bool = False
     where: str = ""  # option that names the store
+    findings: Mapping[str, Bisection] = {}  # of bisects that ended in this night, by key
 
     @property
     def night(self) -> NightSummary:
@@ -428,8 +390,16 @@ class Truth(Plain, frozen=True, kw_only=True, dict=True):
             if cell.colour not in {"bad", "warn"} and cell.state is not State.NOT_RUN:
                 continue
             root = by_name.get(cell.reason.partition(": ")[0])
-            if cell.phase is not Phase.BARRED:
-                root = _holds(cell, made.values()) if cell.kind == "promote" else None
+            if cell.phase is not Phase.BARRED:  # a promotion may be refused for tests of its set
+                tests = (
+                    by_name[test.name]
+                    for test in self.night.cells
+                    if test.name in by_name
+                    and test.kind in TEST_KINDS
+                    and (test.family, test.wheels) == (cell.family, cell.wheels)
+                    and f"{test.suite} on CPython {test.python} is" in cell.reason
+                )
+                root = next(tests, None) if cell.kind == "promote" else None
             if root:
                 root.held += 1
                 continue
@@ -449,6 +419,14 @@ class Truth(Plain, frozen=True, kw_only=True, dict=True):
     def line(self, cause: Cause) -> str:
         """Return the line to type about a cause."""
         return f"rocwheel {cause.line(self.night)} {self.where}".rstrip()
+
+    def found(self, cause: Cause) -> Iterator[tuple[str, str]]:
+        """Yield what bisects say of a cause's tests, and the key of the text about each."""
+        of = {(c.family, c.suite, c.python, c.wheels) for c in cause.cells}
+        for key, item in self.findings.items():
+            about = item.asked
+            if (about.family, about.suite, about.python, about.wheels) in of:
+                yield item.line, f"{key.removesuffix('.json')}.md"
 
     @property
     def headline(self) -> str:
@@ -487,7 +465,8 @@ class Truth(Plain, frozen=True, kw_only=True, dict=True):
             ],
             "causes": [
                 {"cause": c.what, "reason": c.first.reason, "first": c.first.name,
-                 "cells": len(c.cells), "held": c.held, "line": self.line(c)}
+                 "cells": len(c.cells), "held": c.held, "line": self.line(c),
+                 "bisects": [text for text, _ in self.found(c)]}
                 for c in self.causes
             ],
             "green": self.green,
@@ -505,6 +484,7 @@ class Truth(Plain, frozen=True, kw_only=True, dict=True):
             of = f"`{first.name}`; {count(len(cause.cells), 'cell')}{held}"
             why = f"**{cause.what}**: {first.reason or first.word}"
             lines.append(f"- {why} ({of}): `{self.line(cause)}`")
+            lines += [f"  - {text}" for text, _ in self.found(cause)]
         loud = self.loud
         lines += [f"- `{i.cell.name}`: {i.change.value}, since {i.since}" for i in loud[:LISTED]]
         if len(loud) > LISTED:
@@ -516,25 +496,20 @@ class Truth(Plain, frozen=True, kw_only=True, dict=True):
         return "\n".join(lines) + "\n"
 
 
-def read(nights: Nights, night: str) -> NightSummary | None:
-    """Read the summary of a night; None where it has none. Raises ConfigError."""
-    data = nights.summary(night)
-    where = nights.store.locate(nights.key(night, "summary.json"))
-    return NightSummary.from_bytes(data, name=where) if data else None
-
-
 def known(nights: Nights, names: Sequence[str], warn: Callable[[str], None]) -> list[NightSummary]:
     """Return the summaries of earlier nights; warn once of those that cannot be read."""
     unread: list[ConfigError] = []
 
-    def readable(night: str) -> NightSummary | None:
+    def read(night: str) -> NightSummary | None:
+        where = nights.store.locate(nights.key(night, "summary.json"))
         try:
-            return read(nights, night)
+            data = nights.summary(night)
+            return NightSummary.from_bytes(data, name=where) if data else None
         except ConfigError as exc:
             unread.append(exc)
             return None
 
-    made = [item for item in each(readable, names, threads=8) if item]
+    made = [item for item in each(read, names, threads=8) if item]
     if unread:
         more = f" (and {len(unread) - 1} more)" if unread[1:] else ""
         warn(f"{unread[0]}{more}: {unread[0].hint}")
@@ -556,11 +531,21 @@ def truth(
     names = nights.names()
     place = names.index(night) if night in names else len(names)
     past = known(nights, names[max(0, place + 1 - shown) : place], warn)
-    here = _summary(
-        book or nights.book(night), families, channel, nights.store,
-        now=now, before=past[-1] if past else None,
-    )  # fmt: skip
-    return Truth(summaries=(*past, here), has_newer=place + 1 < len(names), where=channel.option)
+    book = book or nights.book(night)
+    before = past[-1] if past else None
+    here = _summary(book, families, channel, nights.store, now=now, before=before)
+    findings: dict[str, Bisection] = {}
+    for key, data in book.findings.items():
+        try:
+            findings[key] = Bisection.from_bytes(data, name=nights.store.locate(key))
+        except ConfigError as exc:
+            warn(str(exc))
+    return Truth(
+        summaries=(*past, here),
+        has_newer=place + 1 < len(names),
+        where=channel.option,
+        findings=findings,
+    )
 
 
 def _summary(
@@ -583,7 +568,7 @@ def _summary(
     chosen = [families[name] for name in dict.fromkeys(wanted) if name in families]
     ends = [item.last.time for item in standings.values() if item.last]
     held = standing.stopped(book.orders)
-    recipes = built_of(book)
+    recipes = standing.built_of(book)
     builds = {item.inputs: item for item in before.builds} if before else {}
     for item in (item for item in recipes if item.manifest):
         builds.pop(item.inputs, None)  # the newest comes last
@@ -671,13 +656,6 @@ def _index(release: Place, set_id: str) -> str:
     return (release.of(ALL) if known and known.standing is Standing.LISTED else release).url
 
 
-def built_of(book: Book) -> tuple[WheelRecipe, ...]:
-    """Return the recipes of a night, with the sets that were built and staged of them."""
-    standings = standing.stand(book).values()
-    made = {item.cell.inputs: item.manifest for item in standings if item.passed and item.manifest}
-    return tuple(replace(r, manifest=made.get(r.inputs) or r.manifest) for r in book.plan.recipes)
-
-
 def newest(nights: Nights, warn: Callable[[str], None]) -> NightSummary | None:
     """Return the newest summary, with builds of later nights that left none."""
     names = nights.names()[-PAST:]
@@ -686,7 +664,9 @@ def newest(nights: Nights, warn: Callable[[str], None]) -> NightSummary | None:
     builds = {item.inputs: item for item in last.builds} if last else {}
     for night in later:
         with suppress(ConfigError):  # edited, of another format, or partly deleted
-            builds |= {item.inputs: item for item in built_of(nights.book(night)) if item.manifest}
+            builds |= {
+                item.inputs: item for item in standing.built_of(nights.book(night)) if item.manifest
+            }
     if last is None and builds:
         last = NightSummary(night="", made="", written="", by="", tool="", cells=(), families=())
     return last and replace(last, builds=tuple(builds.values()))

@@ -10,7 +10,6 @@ from typing import Any, Final
 
 from rocwheel.base.console import count, duration
 from rocwheel.base.errors import ConfigError, InterruptError
-from rocwheel.base.values import Plain
 from rocwheel.base.versions import moment, timestamp
 from rocwheel.night import planning, slurm, standing, truth
 from rocwheel.night.standing import CellStanding
@@ -158,42 +157,21 @@ def engine_words(book: Book) -> tuple[str, ...]:
     return ("--engine=slurm",) if "slurm" in _engines(book) else ()
 
 
-class NightPruning(Plain, frozen=True, kw_only=True):
-    """The plan of a pruning: nights and wheel sets that go, and nights that are not over."""
-
-    nights: tuple[str, ...]
-    stay: tuple[str, ...]
-    sets: tuple[retention.PrunePlan, ...]
-
-    def lines(self) -> list[str]:
-        """Return its lines for people."""
-        nights = [f"night {name}" for name in self.nights]
-        return [*nights, *(line for plan in self.sets for line in plan.lines())]
-
-
 def plan_pruning(
     nights: Nights, channel: Channel, families: Sequence[str], keep: int, who: Who
-) -> NightPruning:
-    """Decide what retention no longer keeps. Raises ConfigError for a wrong clock."""
+) -> tuple[list[str], list[str], list[retention.PrunePlan]]:
+    """Return which old nights go, which are not over, and how sets are pruned.
+
+    Raises ConfigError for a wrong clock.
+    """
     store = nights.store
     check_clock(store, (INDEX,), now=who.clock, where=store.url)
     old = nights.names()[:-keep]
-    stay = tuple(name for name in old if _may_go_on(nights, name, who.now))
+    stay = [name for name in old if _may_go_on(nights, name, who.now)]
     every = (pair for name in families for pair in channel.pairs(store, name))
     pairs = {two.root: (one, two) for one, two in every}  # families share them
-    return NightPruning(
-        nights=tuple(name for name in old if name not in stay),
-        stay=stay,
-        sets=tuple(retention.plans(pairs.values(), channel, who=who, orphans=False)),
-    )
-
-
-def prune(plan: NightPruning, nights: Nights, who: Who) -> None:
-    """Carry a pruning out."""
-    for planned in plan.sets:
-        retention.apply(planned, who=who)
-    if plan.nights:
-        nights.forget(plan.nights)
+    sets = list(retention.plans(pairs.values(), channel, who=who, orphans=False))
+    return [name for name in old if name not in stay], stay, sets
 
 
 def _may_go_on(nights: Nights, name: str, now: datetime) -> bool:

@@ -38,7 +38,7 @@ from rocwheel.dist.wheelhouse import IDENTITY_LENGTH
 from rocwheel.gate.suite import suites
 from rocwheel.image import build
 from rocwheel.image.recipe import BuilderOptions
-from rocwheel.night import looking, planning, resolving, truth
+from rocwheel.night import planning, resolving, truth
 from rocwheel.night.page import PAGE
 from rocwheel.night.settings import BuildCost, Cost, NightSettings
 from rocwheel.night.standing import CellStanding
@@ -191,7 +191,7 @@ class DemoNight(Plain, frozen=True, kw_only=True):
     """The parts of a demo's night."""
 
     recipe: WheelRecipe
-    setting: looking.PlanInput
+    setting: planning.PlanInput
     folder: Path  # of the store, and of what is written beside it
 
     def indexes(self, manifest: Manifest) -> dict[str, Listed]:
@@ -244,7 +244,7 @@ def night(
     )
     own = base.own_families or miniature(ours) / "families.yaml"
     store = (folder / "store").as_uri()
-    setting = looking.PlanInput(
+    setting = planning.PlanInput(
         night=who.now.strftime("demo-%Y%m%d-%H%M%S"),
         settings=NightSettings(
             trigger=matrix.Trigger.NIGHTLY,
@@ -270,7 +270,7 @@ def night(
 def plan(what: DemoNight, nights: Nights, wheelhouses: Path) -> NightPlan:
     """Plan the night and store it; a set without its wheelhouse is built again."""
     last = truth.newest(nights, lambda _said: None)
-    seen = looking.look(what.setting, [what.recipe], nights.store, last)
+    seen = planning.look(what.setting, [what.recipe], nights.store, last)
     built = seen.manifests.get(what.recipe.inputs, "")
     if built and not (wheelhouses / built[:IDENTITY_LENGTH]).is_dir():
         seen = replace(seen, manifests={})

@@ -261,6 +261,7 @@ class Book(Plain, frozen=True, kw_only=True):
     attempts: Mapping[str, tuple[CellAttempt, ...]]
     orders: tuple[Order, ...]
     quarantined: Mapping[str, HostMark]
+    findings: Mapping[str, bytes] = {}  # of bisects, by key
 
 
 class Nights:
@@ -327,7 +328,9 @@ class Nights:
         cells = f"{prefix}cells/"
         ordered = sorted((key for key in keys if key.startswith(f"{prefix}orders/")), key=_number)
         wanted = [key for key in keys if key.startswith(cells) and key.endswith(".json")]
-        read = dict(each(self._read, [*wanted, *ordered], threads=self.store.connections))
+        found = [k for k in keys if k.startswith(f"{prefix}bisects/") and k.endswith(".json")]
+        every = [*wanted, *ordered, *found]
+        read = dict(each(self._read, every, threads=self.store.connections))
         tries: dict[str, dict[int, CellAttempt]] = defaultdict(dict)
         for key in wanted:
             name, _, file = key.removeprefix(cells).rpartition("/")
@@ -352,6 +355,7 @@ class Nights:
             attempts={n: tuple(made[i] for i in sorted(made)) for n, made in tries.items()},
             orders=orders,
             quarantined=self.quarantined(),
+            findings={key: read[key] for key in found},
         )
 
     def begin(self, night: str, begun: Begun, *, known: int = 0) -> int:
