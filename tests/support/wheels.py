@@ -22,9 +22,9 @@ from rocwheel.base.git import Source
 from rocwheel.base.values import replace
 from rocwheel.base.versions import WheelKind
 from rocwheel.records.manifest import ON_DISK, Manifest, RocmSource, WheelEntry
-from rocwheel.wheel.code_object import MACH
+from rocwheel.wheel.hip import MACH
 from rocwheel.wheel.inspect import inspect
-from rocwheel.wheel.verify.stub import sysv_hash
+from rocwheel.wheel.verify.sandbox import sysv_hash
 from rocwheel.wheel.wheel_policy import WheelPolicy
 
 if TYPE_CHECKING:

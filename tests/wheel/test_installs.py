@@ -143,9 +143,10 @@ def test_every_pip_makes_the_same_of_a_shape(pip: str, tmp_path: Path) -> None:
     assert verdicts == expected
 
 
-def test_a_wheel_for_another_python_is_installed_too(tmp_path: Path) -> None:
+@pytest.mark.parametrize("tag", ["cp314-cp314-manylinux_2_27_x86_64", "py3-none-any"])
+def test_a_wheel_for_another_python_is_installed_too(tag: str, tmp_path: Path) -> None:
     """pip holds Requires-Python of a file against the Python that runs it, whatever it is told."""
-    made = wheels.plugin(tag="cp314-cp314-manylinux_2_27_x86_64", requires_python=">=3.14")
+    made = wheels.plugin(tag=tag, requires_python=">=3.14")
     assert rules(made, tmp_path) == set()
 
 

@@ -2,16 +2,13 @@
 
 from __future__ import annotations
 
-import csv
-import io
-
 import pytest
-from hypothesis import example, given
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 from packaging.utils import InvalidWheelFilename, parse_wheel_filename
 
 from rocwheel.base.errors import WheelError
-from rocwheel.wheel import requirements
+from rocwheel.wheel import metadata
 from rocwheel.wheel.metadata import (
     KeyValueText,
     RecordRow,
@@ -19,8 +16,6 @@ from rocwheel.wheel.metadata import (
     dist_info,
     edit_record,
     normal_name,
-    read_record,
-    record_line,
 )
 
 python = st.sampled_from(("py3", "cp312", "cp311.cp312", "py2.py3"))
@@ -118,18 +113,6 @@ def test_record_keeps_the_lines_that_do_not_change() -> None:
     assert edit_record(RECORD, {}) == RECORD
 
 
-@given(st.lists(st.tuples(*[st.text(st.characters(codec="utf-8")).filter(str.isprintable)] * 3)))
-def test_rows_survive_a_round_trip(rows) -> None:
-    text = "".join(record_line(RecordRow(*row)) for row in rows)
-    expected = [row for row in csv.reader(io.StringIO(text, newline="")) if row]
-    read = read_record(
-        "".join(record_line(RecordRow(*row)) for row in expected).encode(),
-        name="RECORD",
-        files=len(expected),
-    )
-    assert [list(row) for row in read] == expected
-
-
 def test_there_is_one_dist_info_folder() -> None:
     assert dist_info(["a.py", "x-1.dist-info/RECORD"], path="x") == "x-1.dist-info"
     for names in (["a.py"], ["x-1.dist-info/A", "y-1.dist-info/A"], ["a/x-1.dist-info/A"]):
@@ -145,14 +128,58 @@ def test_there_is_one_dist_info_folder() -> None:
     ],
 )  # fmt: skip
 def test_a_requirement_that_no_installer_reads_is_none(text: str) -> None:
-    assert requirements.requirement(text) is None
+    assert metadata.requirement(text) is None
 
 
 def test_a_version_that_no_installer_reads_is_none() -> None:
-    assert requirements.version("1" * 4000) is not None
-    assert requirements.version("1" * 5000) is None
-    assert requirements.version("one") is None
-    assert requirements.specifiers(">=3." + "1" * 4400) is None
-    assert requirements.specifiers(",".join(f"!=1.{n}" for n in range(5000))) is None
+    assert metadata.version("1" * 4000) is not None
+    assert metadata.version("1" * 5000) is None
+    assert metadata.version("one") is None
+    assert metadata.specifiers(">=3." + "1" * 4400) is None
+    assert metadata.specifiers(",".join(f"!=1.{n}" for n in range(5000))) is None
     with pytest.raises(WheelError, match="its version is not PEP 440"):
         WheelName.parse(f"demo-{'1' * 5000}-py3-none-any.whl")
+
+
+VARIABLES = (
+    "extra", "extras", "dependency_groups", "python_version", "python_full_version", "os_name",
+    "sys_platform", "platform_release", "platform_version", "implementation_version",
+    "platform_machine", '"3"', '"a"', '""', '"3.12.*"', '"99999999999999999999"', "'1+x'",
+)  # fmt: skip
+OPERATORS = ("==", "===", "!=", "<", "<=", ">", ">=", "~=", "in", "not in", "not  in")
+compared = st.builds(
+    "{} {} {}".format,
+    st.sampled_from(VARIABLES), st.sampled_from(OPERATORS), st.sampled_from(VARIABLES),
+)  # fmt: skip
+markers = st.recursive(
+    compared,
+    lambda inner: st.builds(
+        "({} {} {})".format, inner, st.sampled_from(("and", "or")), inner
+    ),
+    max_leaves=4,
+)  # fmt: skip
+
+
+@given(markers)
+@example('"a" in extras')
+@example('"a" in dependency_groups')
+@example('"3" > "4"')
+@example('python_version > "3" or "a" in extras')
+@settings(max_examples=400, deadline=None)
+def test_a_marker_has_a_value_for_every_python_or_the_requirement_is_none(marker: str) -> None:
+    text = f"x; {marker}"
+    found = metadata.requirement(text)
+    if found is not None:
+        for minor in ("9", "12", "14"):
+            assert metadata.applies(found, python_minor=minor) in (True, False)
+
+
+@pytest.mark.parametrize("marker", ['"a" in extras', '"a" in dependency_groups', '"3" > "4"'])
+def test_a_marker_without_a_value_makes_no_requirement(marker: str) -> None:
+    assert metadata.requirement(f"x; {marker}") is None
+
+
+def test_more_brackets_than_packaging_has_time_for_make_no_requirement() -> None:
+    marker = "(" * 17 + "python_version > '3'" + ")" * 17
+    assert metadata.requirement(f"x; {marker}") is None
+    assert metadata.requirement(f"x; {marker[1:-1]}") is not None

@@ -79,6 +79,7 @@ def jit(function):
     (tmp_path / "index").mkdir()
     jax.write(tmp_path / "index")
     env = {"UV_FIND_LINKS": str(tmp_path / "index"), "UV_NO_INDEX": "1"}
+    env |= {"UV_CACHE_DIR": str(tmp_path / "cache")}  # both cases may get one path
     runner = HostRunner(base_env({**os.environ, **env}))
     assert ran(tmp_path, runnable.jaxlib(), online=True, runner=runner) == found
 

@@ -82,7 +82,7 @@ def test_every_sound_archive_reads_as_python_reads_it(made: Zip, tmp_path_factor
         assert [member.name for member in ours.members] == theirs.namelist()
         for member in ours.members:
             assert b"".join(ours.stream(member)) == theirs.read(member.name)
-        assert ours.directory.comment == theirs.comment
+        assert ours.comment == theirs.comment
 
 
 @every_shape

@@ -146,16 +146,13 @@ def verify(
     """
     from rocwheel.wheel import show
     from rocwheel.wheel import verify as judging
-    from rocwheel.wheel.limits import LIMITS
 
     wanted = _gpu_code(asked["family"], asked["family_file"], gfx_targets)
     wheels = _there(wheels)
     if rocm_root:
-        wanted["rocm_sonames"] = judging.sonames_below(rocm_root)
-        wanted["rocm_symbols"] = judging.symbols_of(rocm_root, wheels)
-        wanted["compilers"] = judging.compilers_of(rocm_root, app.runner)
+        wanted |= judging.of_rocm(rocm_root, wheels, app.runner)
     if thorough:
-        wanted["code"] = LIMITS.code
+        wanted["code"] = judging.LIMITS.code
     expected = judging.Expectation(**wanted)
     tried = judging.Installers(app.runner) if installs else None
     rules = _policy(app, policy)

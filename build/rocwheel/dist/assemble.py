@@ -38,10 +38,9 @@ from rocwheel.records.manifest import (
     RocmSource,
     WheelEntry,
 )
-from rocwheel.wheel import sbom
+from rocwheel.wheel import LIMITS, sbom
 from rocwheel.wheel.diff import diff
 from rocwheel.wheel.inspect import inspect
-from rocwheel.wheel.limits import LIMITS
 from rocwheel.wheel.repair import apply, plan_repair
 from rocwheel.wheel.verify import compilers_of, verify
 from rocwheel.wheel.verify.installs import Installers, installs

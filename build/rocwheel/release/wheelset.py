@@ -30,8 +30,7 @@ from rocwheel.records.entry import Entry, parsed, version_of
 from rocwheel.records.install import jax_from_commit
 from rocwheel.records.manifest import MANIFEST, Manifest, WheelEntry
 from rocwheel.records.places import Place
-from rocwheel.wheel import requirements
-from rocwheel.wheel.metadata import KeyValueText, WheelName, dist_info
+from rocwheel.wheel.metadata import KeyValueText, WheelName, applies, dist_info
 from rocwheel.wheel.zip_reader import ZipArchive
 
 HASH_THREADS: Final = 4
@@ -244,7 +243,7 @@ def _requirements(metadata: KeyValueText, python: str) -> Iterator[Requirement]:
             requirement = Requirement(text)
         except InvalidRequirement as exc:
             raise WheelError(f"{metadata.name}: Requires-Dist {text!r}", hint=str(exc)) from exc
-        if requirements.applies(requirement, python_minor=str(version.minor)):
+        if applies(requirement, python_minor=str(version.minor)):
             yield requirement
 
 

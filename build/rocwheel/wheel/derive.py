@@ -29,8 +29,7 @@ def content_of(path: Path, rewritten: Collection[str]) -> str:
     """
     with ZipArchive(path) as archive:
         folder = metadata.dist_info(archive.by_name, path=path)
-        record, number = archive.read(f"{folder}/RECORD"), len(archive.members)
-    rows = metadata.read_record(record, name=f"{path}: RECORD", files=number)
+        _, rows = metadata.read_record(archive, folder)
     lines = sorted(
         f"{row.path.replace(folder, 'dist-info', 1)},{row.algorithm}={row.digest},{row.size}\n"
         for row in rows
@@ -45,10 +44,7 @@ def derived(
     folder: Path,
     by: Literal["reversion", "retag"],
 ) -> Manifest:
-    """Return the manifest of the set that `plans` made, in a folder.
-
-    Raises WheelError where anything but a rewritten text differs.
-    """
+    """Return the manifest of the set that `plans` made; only rewritten texts may differ."""
     entries = {entry.filename: entry for entry in parent.built}
     made: dict[str, WheelEntry] = {}
     proofs: dict[str, DerivedWheel] = {}

@@ -62,7 +62,6 @@ def _differing(member: str, old: _Facts, new: _Facts) -> Iterator[Difference]:
 
 
 def _facts(report: WheelReport) -> dict[str, _Facts]:
-    """Return what is compared, by member; "" for the wheel as a whole."""
     members = {report.filename.moved(member.name, "*"): member for member in report.members}
     facts: dict[str, _Facts] = {
         "": {
@@ -97,7 +96,6 @@ def _headers(member: ZipMember) -> dict[str, tuple[str, ...]]:
 
 
 def _library(facts: ElfFacts) -> dict[str, tuple[str, ...]]:
-    """Return what is compared of a shared object: its ELF facts and its GPU code."""
     return {
         "machine": (facts.machine,),
         "SONAME": (facts.soname,),

@@ -19,8 +19,8 @@ from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor, wait
 from typing import Final, NamedTuple
 
 from rocwheel.base.values import Plain
-from rocwheel.wheel import hip
-from rocwheel.wheel.limits import LIMITS
+from rocwheel.wheel import LIMITS, hip
+from rocwheel.wheel.hip import HEADER, SECTION, SYMBOL
 
 _Range = tuple[int, int]  # offsets in the file, the second one exclusive
 
@@ -34,10 +34,7 @@ WINDOW: Final = 32 << 20  # bytes one table may have
 SEGMENTS: Final = 64  # of one file; linkers make 14
 NAME: Final = 4096  # bytes of a library's name or a version's: PATH_MAX
 
-_HEADER: Final = struct.Struct("<16sHHIQQQIHHHHHH")
 _SEGMENT: Final = struct.Struct("<IIQQQQQQ")
-_SECTION: Final = struct.Struct("<IIQQQQIIQQ")
-_SYMBOL: Final = struct.Struct("<IBBHQQ")
 _DYNAMIC: Final = struct.Struct("<qQ")
 _NEED: Final = struct.Struct("<HHIII")
 _AUX: Final = struct.Struct("<IHHII")
@@ -152,11 +149,7 @@ def scan(
     budget: Budget | None = None,
     code: GpuCode | None = None,
 ) -> ElfFacts:
-    """Return facts about a file of `size` bytes; each call of `stream` gives them from the first.
-
-    `code` reads its GPU code. Raises ElfError when headers cannot be right, or when `budget` has
-    been spent.
-    """
+    """Return facts about a file; each call of `stream` gives its bytes from the first."""
     reading = _Scan(path, size, budget=Budget() if budget is None else budget, code=code)
     for piece in stream():
         reading.feed(piece)
@@ -296,7 +289,6 @@ class _Scan:
                     self._whole.append((bundle, front[:size], size))
 
     def _decode(self) -> ElfFacts | None:
-        """Return facts from the windows that are full, or None after asking for what is missing."""
         try:
             return self._decoded()
         except _LaterError:
@@ -305,29 +297,28 @@ class _Scan:
             raise ElfError(f"a broken table: {exc}") from exc
 
     def _decoded(self) -> ElfFacts:
-        header = _Header(self._get(0, min(_HEADER.size, self.size)))
-        if not header.supported:
-            return ElfFacts(path=self.path, size=self.size, machine=header.machine)
-        sections_at = (header.shoff, header.shoff + header.shnum * _SECTION.size)
-        raw = self._get(header.phoff, header.phnum * _SEGMENT.size)
-        segments = [Segment(*each) for each in _SEGMENT.iter_unpack(raw)]
-        self._want(sections_at)
+        front = self._get(0, min(HEADER.size, self.size))
+        machine, phoff, phnum, shoff, shnum = _header(front)
+        segments = [
+            Segment(*each) for each in _SEGMENT.iter_unpack(self._get(phoff, phnum * _SEGMENT.size))
+        ]
+        self._want((shoff, shoff + shnum * SECTION.size))
         loads = [item for item in segments if item.type == _PT_LOAD]
         dynamic = self._dynamic([item for item in segments if item.type == _PT_DYNAMIC])
-        sections = self._get(sections_at[0], sections_at[1] - sections_at[0])
+        sections = self._get(shoff, shnum * SECTION.size)
         places = [
             self._described(sections, _SHT_VERNEED, dynamic.get(_DT_VERNEED), loads),
             self._described(sections, _SHT_VERDEF, dynamic.get(_DT_VERDEF), loads),
             self._described(sections, _SHT_DYNSYM, dynamic.get(_DT_SYMTAB), loads),
             (_offset(loads, dynamic.get(_DT_STRTAB, [0])[-1]), dynamic.get(_DT_STRSZ, [0])[-1]),
         ]
-        count = places[2][1] // _SYMBOL.size
+        count = places[2][1] // SYMBOL.size
         at = _offset(loads, dynamic.get(_DT_VERSYM, [0])[-1])
         places.append((at, count * 2 if at else 0))
         for start, size in places:  # what has passed, they wait for together
             self._want((start, start + size))
         needs, definitions, symbols, names, chosen = itertools.starmap(self._get, places)
-        self._budget.take("elf_entries", header.shnum + count)
+        self._budget.take("elf_entries", shnum + count)
         strings = _Strings(bytes(names), self._budget)
         versions, numbers = _versions(needs, strings)
         numbers |= _definitions(definitions, strings)
@@ -335,7 +326,7 @@ class _Scan:
         return ElfFacts(
             path=self.path,
             size=self.size,
-            machine=header.machine,
+            machine=machine,
             soname="".join(strings.at(value) for value in dynamic.get(_DT_SONAME, [])[-1:]),
             needed=tuple(strings.at(value) for value in dynamic.get(_DT_NEEDED, [])),
             rpath=_path_list(strings, dynamic.get(_DT_RPATH, [])[-1:]),
@@ -352,10 +343,9 @@ class _Scan:
     def _described(
         self, sections: memoryview, kind: int, address: list[int] | None, loads: list[Segment]
     ) -> tuple[int, int]:
-        """Return place and size of the table at an address, from the section of its kind."""
         if address is None:
             return 0, 0
-        places = [(item[4], item[5]) for item in _SECTION.iter_unpack(sections) if item[1] == kind]
+        places = [(item[4], item[5]) for item in SECTION.iter_unpack(sections) if item[1] == kind]
         if len(places) > 1:
             raise ElfError("two sections where one can be used")
         if not places or places[0][0] != _offset(loads, address[-1]):
@@ -381,26 +371,23 @@ class _LaterError(Exception):
     """Bytes are needed that have not passed yet."""
 
 
-class _Header:
-    def __init__(self, raw: memoryview) -> None:
-        if len(raw) < _HEADER.size:
-            raise ElfError("cut short in its header")
-        ident, _, machine, _, _, self.phoff, self.shoff, _, *counts, _ = _HEADER.unpack(raw)
-        size, phsize, self.phnum, shsize, self.shnum = counts
-        self.supported = ident[4] == 2 and ident[5] == 1  # noqa: PLR2004  # 64 bits, little-endian
-        if not self.supported:
-            machine = int.from_bytes(raw[18:20], "big" if ident[5] == 2 else "little")  # noqa: PLR2004
-        self.machine = MACHINES.get(machine, f"machine-{machine}")
-        if ident[4] not in (1, 2) or ident[5] not in (1, 2):
-            raise ElfError("a class or byte order that does not exist")
-        if not self.supported:
-            return
-        if size != _HEADER.size or (self.phnum and phsize != _SEGMENT.size):
-            raise ElfError("headers of a wrong size")
-        if self.phnum > SEGMENTS:  # each is held against each
-            raise ElfError(f"{self.phnum} segments are more than any library has")
-        if (self.shnum and shsize != _SECTION.size) or (self.shoff and not self.shnum):
-            raise ElfError("a section table of a wrong size")
+def _header(raw: memoryview) -> tuple[str, int, int, int, int]:
+    if len(raw) < HEADER.size:
+        raise ElfError("cut short in its header")
+    ident, _, machine, _, _, phoff, shoff, _, *counts, _ = HEADER.unpack(raw)
+    size, phsize, phnum, shsize, shnum = counts
+    if ident[4] not in (1, 2) or ident[5] not in (1, 2):
+        raise ElfError("a class or byte order that does not exist")
+    if ident[4] == 1 or ident[5] == 2:  # noqa: PLR2004  # not 64 bits, or big-endian
+        machine = int.from_bytes(raw[18:20], "big" if ident[5] == 2 else "little")  # noqa: PLR2004
+        return MACHINES.get(machine, f"machine-{machine}"), 0, 0, 0, 0
+    if size != HEADER.size or (phnum and phsize != _SEGMENT.size):
+        raise ElfError("headers of a wrong size")
+    if phnum > SEGMENTS:  # each is held against each
+        raise ElfError(f"{phnum} segments are more than any library has")
+    if (shnum and shsize != SECTION.size) or (shoff and not shnum):
+        raise ElfError("a section table of a wrong size")
+    return MACHINES.get(machine, f"machine-{machine}"), phoff, phnum, shoff, shnum
 
 
 class _Strings:
@@ -422,7 +409,6 @@ class _Strings:
 
 
 def _offset(loads: list[Segment], address: int) -> int:
-    """Return the file offset of a virtual address."""
     if not address:
         return 0
     for item in loads:
@@ -447,8 +433,8 @@ def _symbols(
     imports: dict[str, str] = {}
     exports: dict[str, str] = {}
     versions = itertools.chain((each for (each,) in struct.iter_unpack("<H", chosen)), _NO_VERSION)
-    raw = raw[: len(raw) - len(raw) % _SYMBOL.size]
-    for number, fields in zip(versions, _SYMBOL.iter_unpack(raw), strict=False):
+    raw = raw[: len(raw) - len(raw) % SYMBOL.size]
+    for number, fields in zip(versions, SYMBOL.iter_unpack(raw), strict=False):
         name, info, other, section, _, _ = fields
         if not name or info >> 4 not in _GLOBAL_BINDINGS:
             continue
@@ -488,7 +474,6 @@ def _versions(
 
 
 def _definitions(raw: memoryview, strings: _Strings) -> dict[int, str]:
-    """Return the symbol versions that a library defines, by their numbers; the first is its own."""
     numbers: dict[int, str] = {}
     at, left = 0, len(raw) // _DEFINITION.size
     while raw and left:

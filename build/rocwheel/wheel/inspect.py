@@ -18,10 +18,9 @@ from typing import Final, NamedTuple
 from rocwheel.base import files
 from rocwheel.base.versions import kind_of
 from rocwheel.records.manifest import MANIFEST, Manifest
-from rocwheel.wheel import metadata
+from rocwheel.wheel import LIMITS, metadata
 from rocwheel.wheel.elf import MAGIC, Budget, ElfError, ElfFacts, GpuCode, scan
 from rocwheel.wheel.hip import in_all, sum_of_objects
-from rocwheel.wheel.limits import LIMITS
 from rocwheel.wheel.metadata import KeyValueText, RecordRow, WheelName
 from rocwheel.wheel.sbom import Component, read
 from rocwheel.wheel.zip_reader import CHUNK, Stamp, ZipArchive, ZipMember
@@ -99,7 +98,6 @@ class WheelReport(NamedTuple):
 
     @property
     def compilers(self) -> tuple[str, ...]:
-        """Return the compilers that made its GPU code, as far as that was read."""
         bundles = (bundle for item in self.elf for bundle in item.bundles)
         return tuple(sorted({name for bundle in bundles for name in bundle.compilers}))
 
@@ -120,8 +118,6 @@ def inspect(path: Path, *, hashes: bool = False, code: int = 0) -> WheelReport:
     """Read a wheel; with `hashes` every byte of it, compared with RECORD.
 
     GPU code of a ROCm wheel is unpacked and checked up to `code` bytes.
-    Raises WheelError where the file is not a sound wheel: see `archive`, and METADATA, WHEEL,
-    RECORD or ELF headers that cannot be parsed.
     """
     filename = WheelName.parse(path.name)
     known = kind_of(filename.project)
@@ -137,8 +133,7 @@ def inspect(path: Path, *, hashes: bool = False, code: int = 0) -> WheelReport:
             name: KeyValueText(archive.read(f"{folder}/{name}"), name=f"{path}: {name}")
             for name in ("METADATA", "WHEEL")
         }
-        record, number = archive.read(f"{folder}/RECORD"), len(archive.members)
-        rows = metadata.read_record(record, name=f"{path}: RECORD", files=number)
+        _, rows = metadata.read_record(archive, folder)
         reader = _Reader(archive, {row.path: row for row in rows} if hashes else None, gpu_code)
         elf = [facts for member in archive.members if (facts := reader.read(member))]
         provenance, releases = _provenance(archive, folder, texts)
@@ -225,7 +220,6 @@ class _Reader:
         return None
 
     def _checked(self, member: ZipMember) -> Iterator[bytes]:
-        """Yield a member's content; at its end, compare it with its row."""
         row = (self._rows or {}).get(member.name)
         if row is None or member.is_dir or row.algorithm not in metadata.STRONG:
             yield from self._archive.stream(member)
@@ -304,7 +298,6 @@ def _sboms(archive: ZipArchive, folder: str) -> Iterator[tuple[str, tuple[Compon
 
 
 def _commits(text: str) -> dict[str, str]:
-    """Return repository -> commit, of `name = "<commit>"` and `"name": "<commit>"`."""
     commits = {}
     for match in itertools.islice(_COMMIT.finditer(text), _COMMITS):
         if name := _COMMIT_OF.search(text, max(0, match.start() - _KEY), match.start()):

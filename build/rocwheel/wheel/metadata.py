@@ -12,14 +12,20 @@ import hashlib
 import io
 import itertools
 import re
-from collections.abc import Iterable, Iterator, Mapping
-from typing import Final, NamedTuple
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from typing import TYPE_CHECKING, Final, NamedTuple, TypeVar
 
 from packaging.version import Version
 
 from rocwheel.base.errors import WheelError
-from rocwheel.wheel import requirements
+from rocwheel.wheel import LIMITS
+from rocwheel.wheel.zip_reader import ZipArchive
 
+if TYPE_CHECKING:  # packaging costs as much as renaming a wheel
+    from packaging.requirements import Requirement
+    from packaging.specifiers import SpecifierSet
+
+_Value = TypeVar("_Value")
 UNHASHED: Final = ("RECORD", "RECORD.jws", "RECORD.p7s")  # of dist-info, by the wheel format
 MANYLINUX: Final = {"manylinux1": "2_5", "manylinux2010": "2_12", "manylinux2014": "2_17"}
 STRONG: Final = frozenset({"sha256", "sha384", "sha512"})  # digests RECORD may use
@@ -55,7 +61,7 @@ class WheelName(NamedTuple):
         match = _FILENAME.match(filename)
         if match is None:
             raise WheelError(f"{filename}: not a wheel's name", hint=hint)
-        if requirements.version(match["version"].replace("_", "-")) is None:
+        if version(match["version"].replace("_", "-")) is None:
             raise WheelError(f"{filename}: its version is not PEP 440", hint=hint)
         return cls(
             distribution=match["project"],
@@ -216,13 +222,10 @@ def sound_mode(mode: int) -> int:
     return mode & ~0o7777 | sound | (0o111 if bits & 0o111 else 0)
 
 
-def read_record(data: bytes, *, name: str, files: int) -> tuple[RecordRow, ...]:
-    """Parse the RECORD of a wheel that has so many files.
-
-    Raises WheelError where it is not UTF-8 CSV of three columns and one line a row, or has more
-    than twice as many rows as there are files.
-    """
-    rows: list[RecordRow] = []
+def read_record(archive: ZipArchive, folder: str) -> tuple[bytes, tuple[RecordRow, ...]]:
+    """Return the RECORD of a wheel and its rows: UTF-8 CSV, three columns, one line a row."""
+    name, files = f"{archive.path}: RECORD", len(archive.members)
+    data, rows = archive.read(f"{folder}/RECORD"), list[RecordRow]()
     reader = csv.reader(io.TextIOWrapper(io.BytesIO(data), "utf-8", newline=""), strict=True)
     try:
         for number, row in enumerate(reader, 1):
@@ -235,7 +238,7 @@ def read_record(data: bytes, *, name: str, files: int) -> tuple[RecordRow, ...]:
             rows.append(RecordRow(*row))
     except (UnicodeDecodeError, csv.Error) as exc:
         raise WheelError(f"{name}: {exc}", hint=AGAIN) from exc
-    return tuple(rows)
+    return data, tuple(rows)
 
 
 def row_problems(names: Iterable[str], rows: Iterable[RecordRow], folder: str) -> Iterator[str]:
@@ -307,3 +310,60 @@ def row_of(path: str, content: Iterable[bytes], *, algorithm: str = "sha256") ->
 def _lines(text: str) -> list[str]:
     """Split into lines with their ends; only LF, CR and CRLF end one."""
     return list(io.StringIO(text, newline=""))
+
+
+def version(text: str) -> Version | None:
+    """Return a version by PEP 440; None where the text is no version."""
+    return _parsed(Version, text)
+
+
+def specifiers(text: str) -> SpecifierSet | None:
+    """Return a set of version specifiers by PEP 440; None where it is invalid."""
+    from packaging.specifiers import SpecifierSet
+
+    parsed = _parsed(SpecifierSet, text)
+    return parsed if parsed is not None and _compares(parsed) else None
+
+
+def requirement(text: str) -> Requirement | None:
+    """Return a requirement by PEP 508 whose marker has a value on Linux; None if it is invalid."""
+    from packaging.requirements import Requirement
+
+    parsed = _parsed(Requirement, text)
+    if parsed is None or not _compares(parsed.specifier):
+        return None
+    try:
+        applies(parsed, python_minor="12")
+    except (ValueError, RecursionError, LookupError, TypeError, AttributeError):
+        return None
+    return parsed
+
+
+def applies(requirement: Requirement, *, python_minor: str) -> bool:
+    """Return whether it is installed with CPython 3.`python_minor` where no extra is asked for."""
+    return requirement.marker is None or requirement.marker.evaluate({
+        "extra": "", "python_version": f"3.{python_minor}",
+        "python_full_version": f"3.{python_minor}.0",
+        "implementation_version": f"3.{python_minor}.0", "sys_platform": "linux",
+        "platform_system": "Linux", "os_name": "posix", "platform_machine": "x86_64",
+        "implementation_name": "cpython", "platform_python_implementation": "CPython",
+    })  # fmt: skip
+
+
+def _compares(specifier: SpecifierSet) -> bool:
+    """Return whether it can be compared: packaging parses some numbers only then."""
+    try:
+        specifier.contains("0", prereleases=True)
+    except ValueError:
+        return False
+    return True
+
+
+def _parsed(kind: Callable[[str], _Value], text: str) -> _Value | None:
+    """Parse a text that may be anything; packaging raises more than it documents."""
+    if len(text) > LIMITS.specifier or text.count("(") > LIMITS.brackets:
+        return None
+    try:
+        return kind(text)
+    except (ValueError, RecursionError):  # what packaging calls invalid is a ValueError too
+        return None

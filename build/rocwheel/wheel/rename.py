@@ -17,7 +17,7 @@ from rocwheel.base import parallel
 from rocwheel.base.console import brief
 from rocwheel.base.errors import ConfigError, WheelError
 from rocwheel.base.versions import kind_of
-from rocwheel.wheel import metadata, requirements
+from rocwheel.wheel import metadata
 from rocwheel.wheel.metadata import KeyValueText, RecordRow, WheelName, normal_name, row_of
 from rocwheel.wheel.zip_reader import Stamp, ZipArchive
 from rocwheel.wheel.zip_writer import Outbox, ZipPart
@@ -58,7 +58,6 @@ class Rename(NamedTuple):
         return self.before.moved(member, self.after.stem)
 
     def document(self, folder: Path) -> dict[str, object]:
-        """Return the same for a program, when the new wheel lies in `folder`."""
         return {
             "source": str(self.source),
             "path": str(folder / str(self.after)),
@@ -82,7 +81,7 @@ class NewVersion(NamedTuple):
         local = f"+{old.local}" if old.local else ""
         post = f"{old.base_version}.post{self.post}{local}"
         text = self.version or (f"{old.public}+{self.local}" if self.local else post)
-        new = requirements.version(text)
+        new = metadata.version(text)
         if new is None:
             raise ConfigError(
                 f"{brief(text)!r}: not a PEP 440 version",
@@ -98,10 +97,7 @@ class NewVersion(NamedTuple):
 def plan_retag(
     paths: Sequence[Path], *, python: str = "", abi: str = "", platform: str = ""
 ) -> tuple[Rename, ...]:
-    """Plan to give wheels other tags; "" keeps one, several are joined by dots.
-
-    Raises WheelError for an unsound wheel, ConfigError for a tag that cannot be one.
-    """
+    """Plan to give wheels other tags; "" keeps one, several are joined by dots."""
     tags = {
         "pythons": _tags(python, "python"),
         "abis": _tags(abi, "ABI"),
@@ -123,11 +119,7 @@ def plan_retag(
 
 
 def plan_reversion(paths: Sequence[Path], change: NewVersion) -> tuple[Rename, ...]:
-    """Plan to give wheels that belong together another version, and adapt their pins.
-
-    Raises WheelError for an unsound wheel and for two versions of one project (they would become
-    one), ConfigError for a version that cannot be one.
-    """
+    """Plan to give wheels that belong together another version, and adapt their pins."""
     names = [WheelName.parse(path.name) for path in paths]
     old: dict[str, Version] = {}
     for name in names:
@@ -162,11 +154,9 @@ def plan_reversion(paths: Sequence[Path], change: NewVersion) -> tuple[Rename, .
 
 
 def apply(plans: Iterable[Rename], folder: Path, *, keep: bool = True) -> tuple[Path, ...]:
-    """Write the planned wheels into a folder, all or none.
+    """Write the planned wheels into a folder, all or none; never over a file of other content.
 
     With `keep=False` they are only compared with files that have their names.
-    Raises WheelError when a file of another content has one of the names, HostError when the
-    folder cannot be written.
     """
     with Outbox(folder, keep=keep) as box:
 
@@ -193,9 +183,7 @@ class _Draft:
         for signature in metadata.UNHASHED[1:]:
             if f"{self.folder}/{signature}" in archive.by_name:
                 archive.refuse(f"{signature}: a signed wheel cannot be changed")
-        self._record = archive.read(f"{self.folder}/RECORD")
-        name, number = f"{archive.path}: RECORD", len(archive.members)
-        rows = metadata.read_record(self._record, name=name, files=number)
+        self._record, rows = metadata.read_record(archive, self.folder)
         for problem in metadata.row_problems(archive.by_name, rows, self.folder):
             archive.refuse(problem)
         self.texts = {
@@ -240,7 +228,7 @@ class _Draft:
                 self._archive.refuse(f"{member.name}: {member.size} bytes, too large to be edited")
             content = self._archive.read(member.name)
             text = metadata.release_of(content)
-            release = requirements.version(text or "")
+            release = metadata.version(text or "")
             if text == "" or (release and release.base_version == old.base_version):
                 self.edit(member.name, metadata.with_release(content, str(new)))
             elif _rocm_number(self.name.project):
@@ -273,7 +261,6 @@ def _rocm_number(project: str) -> str:
 
 
 def _tags(text: str, kind: str) -> tuple[str, ...]:
-    """Split tags of a kind that dots join, each once. Raises ConfigError for an invalid one."""
     pattern, example = _TAGS[kind]
     tags = tuple(dict.fromkeys(text.split("."))) if text else ()
     for tag in tags:
@@ -319,7 +306,7 @@ def _pinned(text: str, old: Version, new: Version) -> str:
     from packaging.requirements import Requirement
     from packaging.specifiers import SpecifierSet
 
-    requirement = requirements.requirement(text)
+    requirement = metadata.requirement(text)
     if requirement is None:
         what = brief(f"METADATA: Requires-Dist {text!r} is not PEP 508")
         raise WheelError(what, hint=metadata.AGAIN)
@@ -344,7 +331,6 @@ def _pinned(text: str, old: Version, new: Version) -> str:
 
 
 def _clause(operator: str, version: str, new: Version) -> tuple[str, str]:
-    """Return a clause of the same kind that admits the new version."""
     if version.endswith(".*"):
         parts = len(version.split(".")) - 1
         return operator, ".".join(map(str, (*new.release, 0, 0)[:parts])) + ".*"

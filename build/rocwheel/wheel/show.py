@@ -103,7 +103,6 @@ def _lines(report: WheelReport, width: int) -> Iterator[str]:
 
 
 def plan_document(plan: RepairPlan) -> dict[str, Any]:
-    """Return what a repair would do."""
     return {
         "source": str(plan.report.path),
         "platform": plan.platform,
@@ -115,7 +114,6 @@ def plan_document(plan: RepairPlan) -> dict[str, Any]:
 
 
 def result_document(plan: RepairPlan, result: RepairResult) -> dict[str, Any]:
-    """Return what a repair did."""
     return {"source": str(plan.report.path), **result._asdict(), "path": str(result.path)}
 
 
@@ -198,7 +196,6 @@ def _elf_lines(item: ElfFacts, width: int) -> Iterator[str]:
 
 
 def _gpu_code(item: ElfFacts) -> str:
-    """Return the number of bundles and of targets, and the targets that only some bundles have."""
     if not item.bundles:
         return ""
     targets = hip.in_all(item.bundles)

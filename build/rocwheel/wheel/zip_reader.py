@@ -26,7 +26,7 @@ from zlib_ng import zlib_ng
 from rocwheel.base import files
 from rocwheel.base.console import brief
 from rocwheel.base.errors import WheelError, named
-from rocwheel.wheel.limits import LIMITS
+from rocwheel.wheel import LIMITS
 
 LOCAL: Final = struct.Struct("<IHHHHHIIIHH")
 CENTRAL: Final = struct.Struct("<IHHHHHHIIIHHHHHII")
@@ -102,15 +102,6 @@ class ZipMember(NamedTuple):
         return self.name.endswith("/")
 
 
-class CentralDirectory(NamedTuple):
-    """Where the central directory lies, as the end records say."""
-
-    offset: int
-    size: int  # bytes
-    members: int
-    comment: bytes
-
-
 class ZipArchive:
     """An open wheel; every method raises WheelError where the archive is not sound.
 
@@ -131,8 +122,7 @@ class ZipArchive:
             self.stamp = Stamp.of(status)
             if stamp is not None and stamp != self.stamp:
                 self._changed()
-            self.directory = self._find_directory()
-            self.members = self._read_members()
+            self.members = self._read_members(*self._find_directory())
         except BaseException:
             os.close(self._fd)
             raise
@@ -155,10 +145,7 @@ class ZipArchive:
         raise WheelError(f"{self.path}: {brief(problem)}", hint=hint)
 
     def check_digest(self, announced: str) -> None:
-        """Read the file again. Raises WheelError where its SHA-256 is not the announced one.
-
-        A file can be changed in place without a change of size, time and inode.
-        """
+        """Read the file again: it can change in place without another size, time or inode."""
         if files.sha256(self.raw(0, self.size, step=CHUNK)) != announced:
             self._changed()
 
@@ -192,11 +179,7 @@ class ZipArchive:
         return b"".join(self.stream(member))
 
     def stream(self, member: ZipMember) -> Iterator[bytes]:
-        """Return a member's content in pieces of at most 1 MiB.
-
-        Raises WheelError at the end when size or CRC are not what the archive says, or earlier
-        when the compressed bytes are damaged or expand beyond the declared size.
-        """
+        """Return a member's content in pieces of at most 1 MiB; size and CRC must hold."""
         size = crc = 0
         stored = self.raw(member.data, member.data + member.compressed, step=CHUNK)
         for piece in stored if member.method == STORED else self._inflated(member):
@@ -228,7 +211,8 @@ class ZipArchive:
         if not inflate.eof or inflate.unused_data:
             self.refuse(f"{member.name}: its deflate stream does not end with its bytes")
 
-    def _find_directory(self) -> CentralDirectory:
+    def _find_directory(self) -> tuple[int, int, int]:
+        """Return offset, size and number of members of the central directory; keep the comment."""
         start = max(0, self.size - END.size - U16)
         tail = self.bytes_at(start, self.size - start)
         signature = END_SIGNATURE.to_bytes(4, "little")
@@ -248,23 +232,24 @@ class ZipArchive:
             self.refuse("its central directory does not lie where its end record says")
         if size > LIMITS.directory:
             self.refuse(f"a directory of {size} bytes is larger than any wheel's")
-        return CentralDirectory(offset, size, count, comment=tail[at + END.size :])
+        self.comment = tail[at + END.size :]
+        return offset, size, count
 
-    def _read_members(self) -> tuple[ZipMember, ...]:
-        raw = self.bytes_at(self.directory.offset, self.directory.size)
+    def _read_members(self, offset: int, size: int, count: int) -> tuple[ZipMember, ...]:
+        raw = self.bytes_at(offset, size)
         records: list[ZipMember] = []
         at = 0
         while at < len(raw):
-            if len(records) == self.directory.members:
-                self.refuse(f"{len(records)} members declared, and more listed")
+            if len(records) == count:
+                self.refuse(f"{count} members declared, and more listed")
             records.append(self._record(raw, at))
             at += len(records[-1].central)
-        if len(records) != self.directory.members:
-            self.refuse(f"{self.directory.members} members declared, {len(records)} listed")
+        if len(records) != count:
+            self.refuse(f"{count} members declared, {len(records)} listed")
         if conflict := path_conflict(record.name for record in records):
             self.refuse(conflict)
         self._check_sizes(records)
-        bounds = [*sorted(record.start for record in records), self.directory.offset]
+        bounds = [*sorted(record.start for record in records), offset]
         if bounds[0] != 0:
             self.refuse("bytes before its first member")
         if len(set(bounds)) != len(bounds):
@@ -359,7 +344,6 @@ class ZipArchive:
                 )
 
     def _zip64(self, name: str, extra: bytes) -> bytes:
-        """Return the 64-bit sizes among extra fields, b"" where there are none."""
         wide: bytes | None = None
         at = 0
         while at < len(extra):
@@ -375,7 +359,6 @@ class ZipArchive:
         return wide or b""
 
     def _check_wide(self, name: str, wide: bytes, asked: int) -> None:
-        """Refuse more or fewer 64-bit sizes than the header asks for."""
         if len(wide) < 8 * asked:
             self.refuse(f"{name}: its zip64 sizes are missing or cut short")
         if len(wide) > 8 * asked:

@@ -54,7 +54,7 @@ def write(parts: Iterable[ZipPart], archive: ZipArchive, target: int) -> None:
     writer = _Writer(archive, target)
     for part in sorted(listed, key=lambda part: part.member.start):  # as they lay, not as listed
         writer.add(part)
-    writer.finish(listed, archive.directory.comment)
+    writer.finish(listed, archive.comment)
 
 
 class _Writer:
@@ -110,7 +110,6 @@ class _Writer:
         return member
 
     def finish(self, parts: Iterable[ZipPart], comment: bytes) -> None:
-        """Write the central directory, in the order of `parts`, and the end record."""
         offset, count = self._at, len(self._central)
         self._write(b"".join(self._central[part.name] for part in parts))
         _refuse_huge(U32 if count >= U16 else 0)
@@ -129,7 +128,6 @@ class _Writer:
 
 
 def _refuse_huge(size: int) -> None:
-    """Raise WheelError for an archive that needs 64-bit sizes."""
     if size >= U32:
         raise WheelError("4 GiB or 65535 members are more than a wheel has", hint="make it smaller")
 
@@ -143,7 +141,6 @@ def same_bytes(first: Path, second: Path) -> bool:
 
 
 def _local(member: ZipMember, name: str) -> bytes:
-    """Return a local header with another name, with the sizes of `member` and no extra fields."""
     signature, version, _, _, time, date, *_ = LOCAL.unpack_from(member.local)
     raw = name.encode()
     header = LOCAL.pack(
@@ -154,7 +151,6 @@ def _local(member: ZipMember, name: str) -> bytes:
 
 
 def _central(part: ZipPart, member: ZipMember, offset: int) -> bytes:
-    """Return the central record of `member`, with another name, mode and place."""
     fields = list(CENTRAL.unpack_from(member.central))
     extra_at = CENTRAL.size + fields[10]
     raw = part.name.encode()

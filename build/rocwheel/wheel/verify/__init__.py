@@ -4,19 +4,21 @@
 """
 
 from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from contextlib import suppress
 from functools import partial
 from pathlib import Path
+from typing import Any
 
 import amdgpu_family_matrix as matrix
-from rocwheel.base import parallel
+from rocwheel.base import files, parallel
 from rocwheel.base.errors import CommandError, HostError, RocmError, WheelError
 from rocwheel.base.process import Command, Runner
 from rocwheel.base.values import replace
 from rocwheel.base.versions import PythonVersion, WheelKind, kind_of
 from rocwheel.records.install import rocm_extras
 from rocwheel.records.manifest import MANIFEST, Manifest, WheelEntry
+from rocwheel.wheel import LIMITS as LIMITS
 from rocwheel.wheel.derive import content_of
 from rocwheel.wheel.elf import ElfError, scan
 from rocwheel.wheel.inspect import WheelReport, inspect
@@ -29,7 +31,6 @@ from rocwheel.wheel.verify.rules import Finding, Severity, finding
 from rocwheel.wheel.verify.runs import Running as Running
 from rocwheel.wheel.verify.runs import runs as run_all
 from rocwheel.wheel.wheel_policy import WheelPolicy
-from rocwheel.wheel.zip_reader import CHUNK
 
 
 def verify_given(
@@ -55,8 +56,8 @@ def verify_given(
         else:
             raise WheelError(f"{folder}: no wheels in it", hint="name a wheelhouse or wheels")
         verdicts |= _tried(judged, installers, runs)
-    files = [path for path in paths if not path.is_dir()]
-    judged = verify_set(files, policy=policy, expected=expected)
+    wheels = [path for path in paths if not path.is_dir()]
+    judged = verify_set(wheels, policy=policy, expected=expected)
     verdicts |= _tried(judged, installers, runs)
     names = Counter(path.name for path in verdicts)
     return {
@@ -70,7 +71,6 @@ def _tried(
     installers: Installers | None,
     runs: Running | None,
 ) -> Mapping[Path, tuple[Finding, ...]]:
-    """Add findings of the clients and of CPython about the wheels that are sound archives."""
     bad = {"archive", "set.manifest"}
     sound = [path for path, each in verdicts.items() if not bad & {x.rule for x in each}]
     installed = installs(sound, installers) if sound and installers else {}
@@ -81,34 +81,23 @@ def _tried(
     }
 
 
-def sonames_below(root: Path) -> frozenset[str]:
-    """Return names of libraries below a ROCm root, SONAMEs among them. Raises RocmError."""
-    names = frozenset(path.name for path in root.glob("lib/**/*.so*"))
-    if not names:
+def of_rocm(root: Path, paths: Iterable[Path], runner: Runner) -> dict[str, Any]:
+    """Return what an `Expectation` has of the ROCm in a tree, as far as wheels need it."""
+    sonames = frozenset(path.name for path in root.glob("lib/**/*.so*"))
+    if not sonames:
         raise RocmError(f"{root}: no shared library below lib/", hint="name a ROCm tree")
-    return names
-
-
-def symbols_of(root: Path, paths: Iterable[Path]) -> Mapping[str, Mapping[str, str]]:
-    """Return the needed names that libraries of a ROCm define, by SONAME: name -> version."""
-    wheels = [path for each in paths for path in (each.glob("*.whl") if each.is_dir() else [each])]
     needed = set[str]()
-    for path in wheels:
+    for path in (x for each in paths for x in (each.glob("*.whl") if each.is_dir() else [each])):
         with suppress(WheelError):  # `verify` will say so
             needed |= {name for item in inspect(path).elf for name in item.needed}
-    found: dict[str, Mapping[str, str]] = {}
+    symbols: dict[str, Mapping[str, str]] = {}
     for library in sorted(root.glob("lib/**/*.so*")):
-        if library.name not in needed - found.keys() or not library.is_file():
-            continue
-        with suppress(ElfError):
-            facts = scan(library.name, library.stat().st_size, partial(_pieces, library))
-            found[library.name] = facts.defines or dict.fromkeys(facts.exports, "")
-    return found
-
-
-def _pieces(library: Path) -> Iterator[bytes]:
-    with library.open("rb") as file:
-        yield from iter(lambda: file.read(CHUNK), b"")
+        if library.name in needed - symbols.keys() and library.is_file():
+            with suppress(ElfError):
+                facts = scan(library.name, library.stat().st_size, partial(files.blocks, library))
+                symbols[library.name] = facts.defines or dict.fromkeys(facts.exports, "")
+    compilers = compilers_of(root, runner)
+    return {"rocm_sonames": sonames, "rocm_symbols": symbols, "compilers": compilers}
 
 
 def compilers_of(root: Path, runner: Runner) -> frozenset[str]:

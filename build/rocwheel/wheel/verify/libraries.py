@@ -9,9 +9,9 @@ from rocwheel.base.console import brief, count, size
 from rocwheel.base.values import Plain
 from rocwheel.base.versions import WheelKind
 from rocwheel.records import families
+from rocwheel.wheel import SOME_CODE
 from rocwheel.wheel.elf import GPU_MACHINE, MODULE_ENTRY, PJRT_ENTRY, ElfFacts
 from rocwheel.wheel.inspect import LIBRARIES, WheelReport
-from rocwheel.wheel.limits import SOME_CODE
 from rocwheel.wheel.verify.rules import Finding, finding
 from rocwheel.wheel.wheel_policy import WheelPolicy
 
@@ -43,8 +43,8 @@ class Expectation(Plain, frozen=True, kw_only=True):
     partial: bool = False  # wheels of the set may lie elsewhere: `siblings` has those that are here
 
 
-class JudgedWheel(Plain, frozen=True, kw_only=True):
-    """One wheel, and what it is judged by."""
+class Libraries(Plain, frozen=True, kw_only=True):
+    """The shared objects of a wheel, and what they are judged by."""
 
     report: WheelReport
     policy: WheelPolicy
@@ -52,14 +52,10 @@ class JudgedWheel(Plain, frozen=True, kw_only=True):
     kind: WheelKind | None
     rocm: str  # number in the project's name
 
-
-class Libraries(JudgedWheel, frozen=True, kw_only=True):
-    """Checks the shared objects of a wheel."""
-
-    def findings(self) -> Iterator[Finding]:
+    def of_libraries(self) -> Iterator[Finding]:
         for check in (
             self._manylinux, self._machines, self._sonames, self._runpaths, self._needed,
-            self._symbols, self._python, self._pjrt, self._gfx, self._code,
+            self._symbols, self._entries, self._gfx, self._code,
         ):  # fmt: skip
             yield from check()
 
@@ -183,20 +179,16 @@ class Libraries(JudgedWheel, frozen=True, kw_only=True):
                 what = f"needs {lost[0]}{more}, which this ROCm lacks"
                 yield finding("elf.needed-rocm", f"{item.path}: {what}")
 
-    def _python(self) -> Iterator[Finding]:
-        if self.kind not in (WheelKind.PLUGIN, WheelKind.JAXLIB):
-            return
-        for item in self._own_elf:
-            module = item.path.rpartition("/")[2].partition(".")[0]
-            name = MODULE_ENTRY + module
-            if name not in item.exports and not module.startswith("lib"):
-                yield finding("elf.python", f"{item.path}: does not export {name}")
-
-    def _pjrt(self) -> Iterator[Finding]:
+    def _entries(self) -> Iterator[Finding]:
         exporting = [item.path for item in self._own_elf if PJRT_ENTRY in item.exports]
         if self.kind is WheelKind.PJRT and (len(exporting), len(self._own_elf)) != (1, 1):
             what = f"{len(self._own_elf)} libraries, {len(exporting)} of them export GetPjrtApi"
             yield finding("elf.pjrt", what)
+        for item in self._own_elf if self.kind in (WheelKind.PLUGIN, WheelKind.JAXLIB) else ():
+            module = item.path.rpartition("/")[2].partition(".")[0]
+            if MODULE_ENTRY + module not in item.exports and not module.startswith("lib"):
+                what = f"{item.path}: does not export {MODULE_ENTRY}{module}"
+                yield finding("elf.python", what)
 
     def _gfx(self) -> Iterator[Finding]:
         meant = self.expected.gfx_targets
@@ -265,7 +257,6 @@ def is_found(item: ElfFacts, name: str, sonames: Mapping[str, str]) -> bool:
 
 
 def _difference(present: Sequence[str], wanted: Sequence[str]) -> str:
-    """Return which items are missing and which are too many, as a text."""
     lists = {
         "lacks": [entry for entry in wanted if entry not in present],
         "has besides": [entry for entry in present if entry not in wanted],

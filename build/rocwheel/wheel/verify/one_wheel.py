@@ -1,24 +1,31 @@
 """One wheel against policy and expectation: `Judge` knows how each rule is checked."""
 
+import fnmatch
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from functools import partial
 from typing import Final
 
-from msgspec import structs
 from packaging.requirements import Requirement
+from packaging.version import Version
 
 from rocwheel.base.console import count
 from rocwheel.base.versions import WheelKind, kind_of, project_name
-from rocwheel.wheel import requirements
+from rocwheel.wheel import metadata
 from rocwheel.wheel.inspect import LIBRARIES
 from rocwheel.wheel.metadata import canonical_platform, normal_name, sound_mode
-from rocwheel.wheel.verify.contents import Contents
-from rocwheel.wheel.verify.libraries import JudgedWheel, Libraries
+from rocwheel.wheel.verify.libraries import Libraries
 from rocwheel.wheel.verify.rules import Finding, finding
+from rocwheel.wheel.wheel_policy import KindPolicy
 
 METADATA_VERSIONS: Final = frozenset({"1.0", "1.1", "1.2", "2.1", "2.2", "2.3", "2.4", "2.5"})
+PATCHES: Final = 10  # releases that each CPython has; a bound above them excludes all there are
 _CPYTHON: Final = re.compile(r"(?:cp|py)([0-9])([0-9]*)\Z")
+_CP3: Final = re.compile(r"cp3[0-9]+\Z")
+_THREADED: Final = re.compile(r"(cp31[3-9]|cp3[2-9][0-9])-\1t\Z")
+_QUOTED: Final = re.compile(r"\"[^\"]*\"|'[^']*'")
+_NAME: Final = re.compile(r"[a-z_]+")
+_JUDGED: Final = frozenset({"extra", "python_version", "and", "or", "in", "not"})
 PYTHONS: Final = tuple(f"3.{minor}.{patch}" for minor in range(40) for patch in (0, 1, 9))
 INSTALLED: Final = ("INSTALLER", "REQUESTED", "direct_url.json", "uv_cache.json")
 LEFTOVERS: Final = re.compile(
@@ -27,17 +34,21 @@ LEFTOVERS: Final = re.compile(
 )
 
 
-class Judge(JudgedWheel, frozen=True, kw_only=True):
+class Judge(Libraries, frozen=True, kw_only=True):
     """One wheel against policy and expectation."""
 
     def findings(self) -> Iterator[Finding]:
         for check in (
             self._names, self._metadata, self._pythons, self._tags, self._layout, self._modes,
-            Libraries(**structs.asdict(self)).findings, self._pins, self._grafts, self._size,
+            self.of_libraries, self._pins,
         ):  # fmt: skip
             yield from check()
         if self.kind is not None:
-            yield from Contents(**structs.asdict(self)).findings()
+            rules = self.policy.kinds[self.kind]
+            required = self.policy.required(self.kind, self.report.filename.version)
+            yield from self._members(rules, required.members)
+            yield from self._versions()
+            yield from self._requires(rules)
 
     def _names(self) -> Iterator[Finding]:
         report, name = self.report, self.report.filename
@@ -47,7 +58,7 @@ class Judge(JudgedWheel, frozen=True, kw_only=True):
         if normal_name(own) != name.project:
             yield finding("name.agree", f"METADATA: Name is {own!r}, the file says {name.project}")
         text = "".join(report.metadata["Version"][:1])
-        version = requirements.version(text)
+        version = metadata.version(text)
         if version is None:
             yield finding("metadata.field", f"METADATA: Version {text!r} is not PEP 440")
         elif version != report.filename.version:
@@ -67,12 +78,12 @@ class Judge(JudgedWheel, frozen=True, kw_only=True):
                 yield finding(rule, f"{what} is {value}, expected {meant}")
 
     def _metadata(self) -> Iterator[Finding]:
-        metadata, wheel = self.report.metadata, self.report.wheel
+        core, wheel = self.report.metadata, self.report.wheel
         any_text: frozenset[str] = frozenset()
         for name, fields, key, valid in (
-            ("METADATA", metadata, "Metadata-Version", METADATA_VERSIONS),
-            ("METADATA", metadata, "Name", any_text),
-            ("METADATA", metadata, "Version", any_text),
+            ("METADATA", core, "Metadata-Version", METADATA_VERSIONS),
+            ("METADATA", core, "Name", any_text),
+            ("METADATA", core, "Version", any_text),
             ("WHEEL", wheel, "Wheel-Version", frozenset({"1.0"})),
             ("WHEEL", wheel, "Root-Is-Purelib", frozenset({"true", "false"})),
         ):
@@ -82,18 +93,35 @@ class Judge(JudgedWheel, frozen=True, kw_only=True):
             if values and valid and values[0].lower() not in valid:
                 yield finding("metadata.field", f"{name}: {key} {values[0]!r}")
         for text in self.report.requires:
-            if requirements.requirement(text) is None:
+            if metadata.requirement(text) is None:
                 yield finding("metadata.field", f"METADATA: Requires-Dist {text!r} is not PEP 508")
+
+    @property
+    def _minors(self) -> set[str]:
+        if self.kind is None:
+            return set()
+        tags = {each.removeprefix("cp3") for each in self.report.filename.pythons}
+        known = {each for each in tags if each.isdecimal()}
+        return known or {*self.policy.required(self.kind, self.report.filename.version).pythons}
 
     def _pythons(self) -> Iterator[Finding]:
         if len(self.report.metadata["Requires-Python"]) > 1:
             yield finding("metadata.field", "METADATA: Requires-Python stands twice")
         text = self.report.requires_python
-        requires = requirements.specifiers(text)
+        requires = metadata.specifiers(text)
         if requires is None:
             yield finding("metadata.field", f"METADATA: Requires-Python {text!r} is not PEP 440")
-        elif self.kind is None and not any(map(requires.contains, PYTHONS)):
+            return
+        if self.kind is None and not any(map(requires.contains, PYTHONS)):
             yield finding("metadata.python", f"no CPython 3 satisfies Requires-Python {requires}")
+        for minor in sorted(self._minors):
+            releases = [f"3.{minor}.{patch}" for patch in range(PATCHES)]
+            newest = (releases[-1], f"3.{minor}.99")  # which users have, or will
+            most = 2 * sum(map(requires.contains, releases)) >= PATCHES
+            if not most or not any(map(requires.contains, newest)):
+                which = "the newest" if most else "most"
+                what = f"Requires-Python {requires} excludes {which} releases of CPython 3.{minor}"
+                yield finding("metadata.python", what)
 
     def _tags(self) -> Iterator[Finding]:
         report, name = self.report, self.report.filename
@@ -144,10 +172,10 @@ class Judge(JudgedWheel, frozen=True, kw_only=True):
         match = _CPYTHON.match(self.report.filename.pythons[0])
         minor = match[2] if match and match[2] else "12"
         for text in self.report.requires:
-            requirement = requirements.requirement(text)
+            requirement = metadata.requirement(text)
             if requirement is None:  # `metadata.field`
                 continue
-            if requirements.applies(requirement, python_minor=minor):
+            if metadata.applies(requirement, python_minor=minor):
                 pinned.add(normal_name(requirement.name))
             if problem := self._pin_problem(requirement):
                 yield finding("pin.sibling", f"requires {text}{problem}")
@@ -157,7 +185,6 @@ class Judge(JudgedWheel, frozen=True, kw_only=True):
                 yield finding("pin.sibling", f"requires no {pjrt}: any version would be taken")
 
     def _pin_problem(self, requirement: Requirement) -> str:
-        """Return what is wrong with a requirement on a wheel of the same set; "" for any other."""
         project = normal_name(requirement.name)
         siblings = self.expected.siblings or {}
         known = kind_of(project)
@@ -185,16 +212,84 @@ class Judge(JudgedWheel, frozen=True, kw_only=True):
         )
         return problem or (": that pins no version" if related and not exact else "")
 
-    def _grafts(self) -> Iterator[Finding]:
-        for name in self.report.grafted:
-            if self.kind is not None:
-                yield finding("graft.allowed", f"{name} is inside and may not be")
-
-    def _size(self) -> Iterator[Finding]:
-        if self.kind is None:
-            return
-        number = len(self.expected.gfx_targets or self.report.gfx_targets)
-        budget = self.policy.kinds[self.kind].budget(number)
-        if self.report.size > budget:
+    def _members(self, rules: KindPolicy, required: Sequence[str]) -> Iterator[Finding]:
+        """Find what is no wheel of its kind: its tag, its size, what is inside and what is not."""
+        report = self.report
+        python, abi = ".".join(report.filename.pythons), ".".join(report.filename.abis)
+        cpython = _CP3.match(python) and (abi == python or _THREADED.match(f"{python}-{abi}"))
+        if not (cpython if rules.tag == "cpython" else f"{python}-{abi}" == rules.tag):
+            wanted = "of one CPython" if rules.tag == "cpython" else rules.tag
+            yield finding("tag.kind", f"{python}-{abi}: the tag of its kind is {wanted}")
+        number = len(self.expected.gfx_targets or report.gfx_targets)
+        if report.size > (budget := rules.budget(number)):
             of = f" for {count(number, 'gfx target')}" if number else ""
-            yield finding("size.budget", f"{self.report.size} bytes, the budget{of} is {budget}")
+            yield finding("size.budget", f"{report.size} bytes, the budget{of} is {budget}")
+        for name in report.grafted:
+            yield finding("graft.allowed", f"{name} is inside and may not be")
+        names = {member.name for member in report.members}
+        for text in required:
+            member = text.format(rocm=self.rocm)
+            if member not in names:
+                yield finding("layout.required", f"{member} is missing")
+            elif member.endswith(".so") and member not in {item.path for item in report.elf}:
+                yield finding("layout.required", f"{member} is no shared object")
+        wanted_points = {
+            group: tuple(text.format(rocm=self.rocm) for text in points)
+            for group, points in rules.entry_points.items()
+        }
+        if report.entry_points != wanted_points:
+            texts = [
+                "; ".join(f"[{group}] {', '.join(points)}" for group, points in groups.items())
+                for groups in (report.entry_points, wanted_points)
+            ]
+            what = f"importlib.metadata reads {texts[0] or 'none'}, JAX needs {texts[1] or 'none'}"
+            yield finding("layout.entry-point", what)
+
+    def _versions(self) -> Iterator[Finding]:
+        own = self.report.filename.version
+        for name, text in self.report.releases.items():
+            # JAX splits it itself and accepts no leading `v`
+            release = metadata.version(text) if text and text[0].isdigit() else None
+            if text == "":
+                what = f"_release_version is None, so it calls itself {own.base_version}.dev<today>"
+                yield finding("version.module", f"{name}: {what}", warn=True)
+            elif release is None or _series(release) != _series(own):
+                shown = "sets no _release_version" if text is None else f"is of {text!r}"
+                yield finding("version.module", f"{name}: {shown}, the wheel of {own}")
+            elif release != own:
+                yield finding("version.module", f"{name}: is of {release}, not {own}", warn=True)
+
+    def _requires(self, rules: KindPolicy) -> Iterator[Finding]:
+        brings = self.expected.extras
+        wanted = {f'{text}; extra == "{name}"' for name, text in (brings or {}).items()}
+        for text in sorted(wanted - {*self.report.requires}):
+            yield finding("pin.allowed", f"does not require {text}")
+        allowed = {name.format(rocm=self.rocm): each for name, each in rules.requires.items()}
+        for text in self.report.requires:
+            requirement = metadata.requirement(text)
+            if requirement is None:  # `metadata.field`
+                continue
+            name = normal_name(requirement.name)
+            marker = str(requirement.marker or "")
+            unknown = {*_NAME.findall(_QUOTED.sub("", marker))} - _JUDGED
+            optional = not any(
+                metadata.applies(requirement, python_minor=each) for each in self._minors
+            ) and any(fnmatch.fnmatch(name, each) for each in rules.extras)
+            what = ""
+            if unknown:
+                what = ": only `extra` and `python_version` can be judged"
+            elif requirement.url:
+                what = ", a URL"
+            elif name not in allowed and not optional:
+                what = ", which the policy does not know"
+            elif name == "rocm" and brings is not None and text not in wanted:
+                what = ", another ROCm than the set's"
+            elif name in allowed and not allowed[name].fits(requirement.specifier):
+                what = f", {allowed[name]}"
+            if what:
+                yield finding("pin.allowed", f"requires {text}{what}")
+
+
+def _series(version: Version) -> tuple[object, ...]:
+    """Return the part of a version that post-releases and builds of one release share."""
+    return version.base_version, version.pre, version.dev

@@ -26,13 +26,12 @@ from msgspec.structs import asdict
 from rocwheel.base.errors import CommandError, HostError
 from rocwheel.base.process import Command, Runner
 from rocwheel.base.versions import WheelKind, kind_of
+from rocwheel.wheel import LIMITS
 from rocwheel.wheel.elf import MODULE_ENTRY, PJRT_ENTRY
 from rocwheel.wheel.inspect import LIBRARIES, WheelReport, inspect
-from rocwheel.wheel.limits import LIMITS
 from rocwheel.wheel.verify import probe, sandbox
-from rocwheel.wheel.verify.installs import InstallTarget, target_of
+from rocwheel.wheel.verify.installs import abi_of, install, minor_of
 from rocwheel.wheel.verify.rules import Finding, finding
-from rocwheel.wheel.verify.stub import shared_object
 from rocwheel.wheel.wheel_policy import WheelPolicy
 
 SECONDS: Final = 900  # of CPU time for one CPython
@@ -69,27 +68,27 @@ def runs(paths: Sequence[Path], by: Running) -> Mapping[Path, tuple[Finding, ...
     """Run the code of wheels that belong together; path -> findings. Raises HostError."""
     reports = {path: inspect(path) for path in paths}
     kinds = {path: known[0] for path in paths if (known := kind_of(reports[path].project))}
-    targets = {target for path in kinds if (target := target_of(reports[path].filename))}
-    if not targets:  # a pjrt alone: the newest of its CPythons that is here
+    abis = {abi for path in kinds if (abi := abi_of(reports[path].filename))}
+    if not abis:  # a pjrt alone: the newest of its CPythons that is here
         versions = (reports[path].filename.version for path in kinds)
         minors = {x for each in versions for x in by.policy.required(WheelKind.PJRT, each).pythons}
-        own = [InstallTarget(int(each), f"cp3{each}") for each in sorted(minors, reverse=True)]
-        here = (each for each in own if _cpython(f"3.{each.minor}", by))
-        targets = {*itertools.islice(here, 1)} or {*own[:1]}
+        own = [f"cp3{each}" for each in sorted(minors, key=int, reverse=True)]
+        here = (each for each in own if _cpython(f"3.{minor_of(each)}", by))
+        abis = {*itertools.islice(here, 1)} or {*own[:1]}
     found: dict[Path, list[Finding]] = defaultdict(list)
     with tempfile.TemporaryDirectory(prefix=".runs-", dir=by.folder) as scratch:
         if kinds:
             sandbox.check(by.runner, Path(scratch).resolve())
-        for target in sorted(targets):
+        for abi in sorted(abis, key=minor_of):
             fitting = {
                 path: kind
                 for kind in WheelKind  # jaxlib first, before a recorder takes JAX's place
                 for path in kinds
-                if kinds[path] is kind and target_of(reports[path].filename) in (None, target)
+                if kinds[path] is kind and abi_of(reports[path].filename) in ("", abi)
             }
-            folder = Path(scratch).resolve() / target.abi
+            folder = Path(scratch).resolve() / abi
             folder.mkdir()
-            for path, item in _Run(fitting, reports, target, folder, by).findings():
+            for path, item in _Run(fitting, reports, abi, folder, by).findings():
                 if item not in found[path]:
                     found[path].append(item)
             shutil.rmtree(folder)
@@ -101,13 +100,14 @@ class _Run:
         self,
         kinds: Mapping[Path, WheelKind],
         reports: Mapping[Path, WheelReport],
-        target: InstallTarget,
+        abi: str,
         folder: Path,
         by: Running,
     ) -> None:
         self.kinds = kinds
         self.reports = reports
-        self.name = f"3.{target.minor}{'t' if target.abi.endswith('t') else ''}"
+        self.abi = abi
+        self.name = f"3.{minor_of(abi)}{'t' if abi.endswith('t') else ''}"
         self.folder = folder
         self.by = by
         self.lacks = ""  # why there is no JAX
@@ -119,7 +119,7 @@ class _Run:
             yield from self._of_all("runs.unseen", what)
             return
         try:
-            self._install(python)
+            install([*self.kinds], "uv", self.abi, self.folder, self.by.runner, python=python)
         except CommandError as exc:
             yield from self._of_all("runs.import", f"cannot be installed, see --installs: {exc}")
             return
@@ -134,7 +134,7 @@ class _Run:
             if kind is WheelKind.JAXLIB and not self.lacks:
                 steps.append(Trial(path, "jaxlib", ("computed",)))
         plan = {
-            "site": str(self.folder / "site"),
+            "site": str(self.folder / "uv"),
             "others": [] if self.lacks else [str(self.folder / "jax")],
             "seconds": self.by.step_seconds,
             "plugin": WheelKind.PLUGIN in self.kinds.values(),
@@ -147,25 +147,7 @@ class _Run:
     def _of_all(self, rule: str, what: str) -> Iterator[tuple[Path, Finding]]:
         yield from ((path, finding(rule, f"{what} (CPython {self.name})")) for path in self.kinds)
 
-    def _install(self, python: Path) -> None:
-        lines = (
-            f"{report.project} @ {path.absolute().as_uri()} --hash=sha256:{report.sha256}\n"
-            for path, report in self.reports.items()
-            if path in self.kinds
-        )
-        wanted, cache = self.folder / "requirements.txt", self.folder / "cache"
-        wanted.write_text("".join(lines), encoding="utf-8")
-        argv = (
-            uv.find_uv_bin(), "pip", "install", "--quiet", "--offline", "--no-config", "--no-deps",
-            "--no-index", "--require-hashes", "--link-mode", "hardlink", "--cache-dir", str(cache),
-            "--python", str(python), "--target", str(self.folder / "site"),
-            "--requirement", str(wanted),
-        )  # fmt: skip
-        self.by.runner.capture(Command(argv=argv, timeout=600))
-        shutil.rmtree(cache, ignore_errors=True)
-
     def _bring_jax(self, report: WheelReport, python: Path) -> str:
-        """Install a release of JAX and what it needs; return why that failed, or ""."""
         release = report.filename.version.base_version
         if not self.by.online:
             return "the package index was not asked for JAX"
@@ -190,7 +172,7 @@ class _Run:
             for answer in answers:
                 last = answer["step"]
                 lacks = answer.get("lacks", "")
-                if self.lacks and lacks and not (self.folder / "site" / lacks).exists():
+                if self.lacks and lacks and not (self.folder / "uv" / lacks).exists():
                     missing.add(lacks)
                 elif "wrong" in answer:
                     wrong.setdefault(steps[last].member, (steps[last], answer["wrong"]))
@@ -208,7 +190,6 @@ class _Run:
             yield from self._of_all("runs.unseen", what)
 
     def _answers(self, first: int, python: Path) -> tuple[str, list[dict[str, Any]]]:
-        """Run the steps from one on; return how the process ended, and its answers."""
         env = {
             "LD_LIBRARY_PATH": str(self.folder / "rocm"), "LD_BIND_NOW": "1",
             "JAX_PLATFORMS": "cpu", "PATH": "/usr/bin:/bin", "HOME": "/",
@@ -293,7 +274,6 @@ def _steps(path: Path, report: WheelReport, policy: WheelPolicy) -> Iterator[Tri
 
 
 def _write_stubs(reports: Iterable[WheelReport], policy: WheelPolicy, folder: Path) -> None:
-    """Write a library for each NEEDED one of ROCm's, with the names that are needed from it."""
     symbols: dict[str, dict[str, str]] = defaultdict(dict)
     for item in (item for report in reports for item in report.elf):
         outside = [name for name in item.needed if name in policy.rocm_sonames]
@@ -306,4 +286,4 @@ def _write_stubs(reports: Iterable[WheelReport], policy: WheelPolicy, folder: Pa
                 symbols[homes[0]][name] = number
     (folder / "rocm").mkdir()
     for library, names in symbols.items():
-        (folder / "rocm" / library).write_bytes(shared_object(library, names))
+        (folder / "rocm" / library).write_bytes(sandbox.shared_object(library, names))
