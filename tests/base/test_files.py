@@ -17,7 +17,7 @@ from rocwheel.base import files
 NOBODY = 65534
 
 
-def test_a_lock_is_held_by_one_and_let_go_of_with_its_value(tmp_path: Path) -> None:
+def test_a_lock_is_held_by_one_and_let_go_of_with_its_value(tmp_path):
     path = tmp_path / "deep" / "lock"
     with files.locked(path):
         assert files.try_locked(path) is None
@@ -28,13 +28,13 @@ def test_a_lock_is_held_by_one_and_let_go_of_with_its_value(tmp_path: Path) -> N
     assert files.try_locked(path)
 
 
-def test_a_shared_lock_is_held_by_many_and_keeps_the_exclusive_one_away(tmp_path: Path) -> None:
+def test_a_shared_lock_is_held_by_many_and_keeps_the_exclusive_one_away(tmp_path):
     path = tmp_path / "lock"
     with files.locked(path, shared=True), files.locked(path, shared=True):
         assert files.try_locked(path) is None
 
 
-def test_who_has_to_wait_says_so_once(tmp_path: Path) -> None:
+def test_who_has_to_wait_says_so_once(tmp_path):
     told, path = [], tmp_path / "lock"
     held = files.locked(path)
 
@@ -46,7 +46,7 @@ def test_who_has_to_wait_says_so_once(tmp_path: Path) -> None:
     assert told == [1]
 
 
-def test_a_shared_lock_works_where_nothing_can_be_written() -> None:
+def test_a_shared_lock_works_where_nothing_can_be_written():
     with tempfile.TemporaryDirectory() as folder:
         Path(folder).chmod(0o755)
         path = Path(folder) / "lock"
@@ -61,7 +61,7 @@ def test_a_shared_lock_works_where_nothing_can_be_written() -> None:
             os.seteuid(user)
 
 
-def test_a_write_that_fails_leaves_the_old_bytes_and_nothing_beside_them(tmp_path: Path) -> None:
+def test_a_write_that_fails_leaves_the_old_bytes_and_nothing_beside_them(tmp_path):
     path = tmp_path / "file"
     files.write(path, b"old", mode=0o600)
     with pytest.raises(TypeError):
@@ -71,13 +71,13 @@ def test_a_write_that_fails_leaves_the_old_bytes_and_nothing_beside_them(tmp_pat
     assert files.entries(tmp_path) == (path,)
 
 
-def test_a_digest_is_that_of_the_bytes_wherever_they_are(tmp_path: Path) -> None:
+def test_a_digest_is_that_of_the_bytes_wherever_they_are(tmp_path):
     (tmp_path / "file").write_bytes(b"ab")
     expected = hashlib.sha256(b"ab").hexdigest()
     assert files.sha256(tmp_path / "file") == files.sha256([b"a", b"b"]) == expected
 
 
-def test_what_vanished_meanwhile_is_no_error(tmp_path: Path) -> None:
+def test_what_vanished_meanwhile_is_no_error(tmp_path):
     (tmp_path / "folder" / "closed").mkdir(parents=True)
     (tmp_path / "folder" / "closed" / "file").touch()
     (tmp_path / "folder" / "closed").chmod(0o500)
@@ -90,7 +90,7 @@ def test_what_vanished_meanwhile_is_no_error(tmp_path: Path) -> None:
     assert files.status(tmp_path / "folder") is None
 
 
-def test_a_folder_appears_whole_or_not_at_all(tmp_path: Path) -> None:
+def test_a_folder_appears_whole_or_not_at_all(tmp_path):
     folder = tmp_path / "folder"
     (tmp_path / "folder.part").mkdir()
     (tmp_path / "folder.part" / "of a killed run").touch()
@@ -109,7 +109,7 @@ def test_a_folder_appears_whole_or_not_at_all(tmp_path: Path) -> None:
         assert files.entries(tmp_path) == (folder, source)
 
 
-def test_it_is_known_before_it_is_tried_whether_something_can_be_written(tmp_path: Path) -> None:
+def test_it_is_known_before_it_is_tried_whether_something_can_be_written(tmp_path):
     (tmp_path / "file").touch()
     assert files.is_writable(tmp_path / "a" / "b")
     assert not files.is_writable(tmp_path / "file" / "b")
@@ -117,14 +117,14 @@ def test_it_is_known_before_it_is_tried_whether_something_can_be_written(tmp_pat
     assert not files.is_writable(tmp_path / "nowhere" / "b")
 
 
-def test_who_asks_whether_a_lock_is_held_changes_nothing(tmp_path: Path) -> None:
+def test_who_asks_whether_a_lock_is_held_changes_nothing(tmp_path):
     with files.locked(tmp_path / "lock", shared=True):
         assert files.is_held(tmp_path / "lock")
     assert not files.is_held(tmp_path / "lock")
     assert files.try_locked(tmp_path / "lock")
 
 
-def test_reading_a_small_file_takes_no_memory_for_the_largest(tmp_path: Path) -> None:
+def test_reading_a_small_file_takes_no_memory_for_the_largest(tmp_path):
     (tmp_path / "small").write_bytes(b"x" * 100)
     tracemalloc.start()
     try:

@@ -48,7 +48,7 @@ def mutants(document: object) -> list[object]:
 
 
 @pytest.mark.parametrize("name", RECORDS)
-def test_what_is_written_keeps_the_public_schema_and_reads_back(name: str) -> None:
+def test_what_is_written_keeps_the_public_schema_and_reads_back(name):
     value = RECORDS[name]
     document = json.loads(value.to_bytes())
     jsonschema.Draft202012Validator(schema(name)).validate(document)
@@ -56,7 +56,7 @@ def test_what_is_written_keeps_the_public_schema_and_reads_back(name: str) -> No
 
 
 @pytest.mark.parametrize("name", RECORDS)
-def test_what_the_public_schema_refuses_is_not_read(name: str) -> None:
+def test_what_the_public_schema_refuses_is_not_read(name):
     value = RECORDS[name]
     validator = jsonschema.Draft202012Validator(schema(name))
     refused = 0
@@ -68,18 +68,18 @@ def test_what_the_public_schema_refuses_is_not_read(name: str) -> None:
     assert refused > 10
 
 
-def test_a_value_that_could_not_be_read_again_is_never_written() -> None:
+def test_a_value_that_could_not_be_read_again_is_never_written():
     wrong = replace(VERDICT, reason="two\nlines")
     with pytest.raises(ConfigError, match=r"Verdict: reason: "):
         wrong.to_bytes()
 
 
-def test_json_too_deep_for_any_reader_is_an_error_of_ours() -> None:
+def test_json_too_deep_for_any_reader_is_an_error_of_ours():
     with pytest.raises(ConfigError, match=r"^m: "):
         Manifest.from_bytes(b"[" * 200_000, name="m")
 
 
-def test_text_that_utf8_cannot_spell_is_no_record() -> None:
+def test_text_that_utf8_cannot_spell_is_no_record():
     class Note(Value, frozen=True, kw_only=True):
         text: str
 
@@ -88,7 +88,7 @@ def test_text_that_utf8_cannot_spell_is_no_record() -> None:
 
 
 @pytest.mark.parametrize("number", [2**53, -(2**53), 10**400])
-def test_numbers_that_readers_of_json_take_for_others_are_no_record(number: int) -> None:
+def test_numbers_that_readers_of_json_take_for_others_are_no_record(number):
     class Note(Value, frozen=True, kw_only=True):
         number: int
 

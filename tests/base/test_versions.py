@@ -134,7 +134,7 @@ def test_a_version_is_compared_with_versions_where_branches_are_offered_too():
     assert suggest("rocm-jaxlib-v0.10.2", offered) == "did you mean rocm-jaxlib-v0.10.1?"
 
 
-def test_a_new_cpython_is_one_edit() -> None:
+def test_a_new_cpython_is_one_edit():
     """No other module of the package spells the newest: neither its number nor its tag."""
     newest = CPYTHONS[-1].removesuffix("-ft")
     spelt = re.compile(rf"(?<![\d.]){re.escape(newest)}(?!\d)|(cp|python){newest.replace('.', '')}")

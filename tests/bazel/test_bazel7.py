@@ -57,7 +57,7 @@ def folder(tmp_path_factory):
 
 
 @pytest.fixture
-def bench(folder, runner, console) -> Bench:
+def bench(folder, runner, console):
     made = bazel_bench.make(folder, runner, console)
     (made.workspace / "bazel7.bazelrc").write_text(bazel7.RC)
     use_a_file_of(made.workspace, "settings")
@@ -94,7 +94,7 @@ def use_a_file_of(workspace: Path, repository: str) -> None:
 
 
 @pytest.fixture
-def with_modules(bench, folder) -> Bench:
+def with_modules(bench, folder):
     (bench.workspace / "WORKSPACE").unlink()
     (bench.workspace / "MODULE.bazel").write_text(MODULE)
     (bench.workspace / "extension.bzl").write_text(EXTENSION)

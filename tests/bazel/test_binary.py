@@ -214,18 +214,6 @@ def test_a_mirror_with_a_password_or_of_another_kind_is_refused(mirror, download
     assert "s3cret" not in f"{caught.value} {caught.value.hint}"
 
 
-def test_a_cut_download_of_bazel_continues_in_the_next_run(downloads, find, site, tmp_path):
-    path = f"releases/9.9.9/bazel-9.9.9-{host_platform()}"
-    site.faults[path] += [Fault(cut=10), Fault(status=503), Fault(status=503)]
-    with pytest.raises(FetchError, match="3 attempts"):
-        find(downloads())
-    (part,) = (tmp_path / "cache").rglob("*.part")
-    assert SCRIPT.startswith(part.read_bytes())
-    site.requests.clear()
-    assert Path(find(downloads()).path).read_bytes() == SCRIPT
-    assert site.requests[0].range
-
-
 def test_a_proxy_is_used_when_one_is_given(downloads, find, site):
     proxied = replace(
         downloads(mirror="http://bazel.invalid"), env={"http_proxy": site.url("").rstrip("/")}

@@ -127,7 +127,7 @@ class World:
 
 
 @pytest.fixture
-def world(tmp_path, runner, console) -> World:
+def world(tmp_path, runner, console):
     return World(tmp_path, runner, console)
 
 
@@ -135,7 +135,7 @@ def digest_of(body: bytes) -> dict[str, str]:
     return {"sha256": sha256(body).hexdigest()}
 
 
-def test_url_and_digest_are_paired(world) -> None:
+def test_url_and_digest_are_paired(world):
     """By what a rule asks; where the URLs are rewritten (JAX does), by how the mirror's ends."""
     world.stored(b"llvm")
     urls = ("https://other.test/llvm.tar.gz", UPSTREAM)
@@ -155,20 +155,20 @@ def test_url_and_digest_are_paired(world) -> None:
 
 @pytest.mark.parametrize("kind", [DOWNLOAD, DOWNLOAD_AND_EXTRACT])
 @pytest.mark.parametrize("make", [sha256, sha512])
-def test_a_digest_may_be_spelt_as_an_integrity(world, kind, make) -> None:
+def test_a_digest_may_be_spelt_as_an_integrity(world, kind, make):
     sri = f"{make().name}-{base64.b64encode(make(b'x').digest()).decode()}"
     said = world.build(asks("x", UPSTREAM, kind=kind, sri=sri), fetched=(UPSTREAM,))
     assert said == {"repository @@x": {UPSTREAM: {make().name: make(b"x").hexdigest()}}}
 
 
-def test_what_comes_out_of_the_cache_has_the_url_that_is_asked_first(world) -> None:
+def test_what_comes_out_of_the_cache_has_the_url_that_is_asked_first(world):
     world.stored(b"llvm")
     assert world.build(asks("llvm-raw", MIRROR, UPSTREAM, body=b"llvm")) == {
         "repository @@llvm-raw": {MIRROR: digest_of(b"llvm")}
     }
 
 
-def test_the_mark_in_the_cache_says_the_digest_that_a_rule_does_not(world) -> None:
+def test_the_mark_in_the_cache_says_the_digest_that_a_rule_does_not(world):
     """Only where it is that of the same URLs in the same order; another says nothing."""
     urls = ("https://a.test/x.zip", "https://b.test/x.zip")
     world.stored(b"x", urls=urls)
@@ -180,21 +180,21 @@ def test_the_mark_in_the_cache_says_the_digest_that_a_rule_does_not(world) -> No
     }
 
 
-def test_what_no_rule_asks_for_is_named_without_a_digest(world) -> None:
+def test_what_no_rule_asks_for_is_named_without_a_digest(world):
     """Such as what a registry of modules says; and another build's file in the cache is not."""
     world.stored(b"another build's")
     registry = "https://bcr.bazel.build/modules/rules_cc/0.0.9/MODULE.bazel"
     assert world.build(fetched=(registry,)) == {"": {registry: {}}}
 
 
-def test_a_download_that_may_fail_and_did_is_nothing_that_was_fetched(world) -> None:
+def test_a_download_that_may_fail_and_did_is_nothing_that_was_fetched(world):
     world.stored(b"earlier", old=True)  # it lies there since long, and was not used
     old = world.cache / "content_addressable/sha256" / sha256(b"earlier").hexdigest() / "file"
     os.utime(old, (1, 1))
     assert world.build(asks("maybe", UPSTREAM, body=b"earlier"), asks("no", UPSTREAM)) == {}
 
 
-def test_what_lies_unpacked_stays_known_until_its_repository_is_fetched_anew(world) -> None:
+def test_what_lies_unpacked_stays_known_until_its_repository_is_fetched_anew(world):
     both = (asks("a", "https://a/1", body=b"1"), asks("b", "https://b/1", body=b"2"))
     first = world.build(*both, fetched=("https://a/1", "https://b/1"))
     assert len(first) == 2
@@ -206,13 +206,13 @@ def test_what_lies_unpacked_stays_known_until_its_repository_is_fetched_anew(wor
     assert world.build() == {}
 
 
-def test_what_no_rule_asked_for_stays_known_after_another_build_fetched_more(world) -> None:
+def test_what_no_rule_asked_for_stays_known_after_another_build_fetched_more(world):
     modules = [f"https://bcr.bazel.build/modules/{name}/MODULE.bazel" for name in ("a", "b")]
     world.build(fetched=modules[:1])
     assert world.build(fetched=modules[1:]) == {"": {modules[0]: {}, modules[1]: {}}}
 
 
-def test_a_log_that_is_damaged_costs_what_it_would_have_said_and_no_build(world) -> None:
+def test_a_log_that_is_damaged_costs_what_it_would_have_said_and_no_build(world):
     log = b"".join(asks(str(turn), f"https://a/{turn}", body=b"x") for turn in range(3))
     urls = tuple(f"https://a/{turn}" for turn in range(3))
     path = world.folder / "cut"

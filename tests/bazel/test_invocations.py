@@ -44,7 +44,7 @@ def spec(jax: str = "0.11.0", **changes: object) -> BuildSpec:
     return replace(base, **changes)  # type: ignore[arg-type]
 
 
-def test_a_bazel_whose_version_is_unknown_is_called_so() -> None:
+def test_a_bazel_whose_version_is_unknown_is_called_so():
     path = PurePosixPath("/bin/bazel")
     made = BazelBinary(path=path, version="unknown", origin="flag")
     assert str(made) == "Bazel of unknown version: /bin/bazel (flag)"
@@ -126,11 +126,6 @@ def test_the_suffix_follows_the_rule_of_jaxs_build(wheel, effective):
     assert spec(**wheel).version_suffix == effective
 
 
-def test_the_plugin_is_built_per_cpython_and_pjrt_once():
-    planned = bazel.invocations(spec())
-    assert [(len(item.targets), str(item.python)) for item in planned] == [(2, "3.12"), (1, "3.13")]
-
-
 @pytest.mark.parametrize(
     ("major", "newer", "old"), [(15, False, True), (18, True, True), (19, True, False)]
 )
@@ -206,7 +201,7 @@ def test_trees_have_output_bases_of_their_own():
         ("0.12.0", None, ["module"]),
     ],
 )
-def test_an_xla_of_ones_own_is_taken_with_and_without_bzlmod(jax, modules, given) -> None:
+def test_an_xla_of_ones_own_is_taken_with_and_without_bzlmod(jax, modules, given):
     made = bazel.invocations(spec(jax, xla_dir=PurePosixPath("/xla"), modules=modules))
     overrides = [item for item in made[0].options if item.startswith("--override_")]
     assert overrides == [f"--override_{kind}=xla=/xla" for kind in given]

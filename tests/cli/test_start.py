@@ -17,6 +17,7 @@ from rocwheel import cli
 from rocwheel.base.versions import PythonVersion
 from rocwheel.cli import COMMANDS, MOVED, ci_build
 from rocwheel.cli.app import App
+from rocwheel.cli.bazel import Minutes
 from rocwheel.cli.build_options import build
 from rocwheel.cli.options import MEANT, command, dry_run, given_words
 
@@ -361,3 +362,17 @@ def test_words_of_other_tools_are_answered_and_those_of_rocm_jax_documented(caps
         assert f"No such option '{name}'." in said
         assert answer in said
         assert f"`{name}`" in page or name in {"--families", "--device"}
+
+
+# How long a container is kept, as people write it.
+
+
+@pytest.mark.parametrize(("text", "expected"), [("0", 0), ("30m", 30), ("2h", 120)])
+def test_a_time_is_a_number_and_its_unit(text, expected):
+    assert Minutes().convert(text, None, None) == expected
+
+
+@pytest.mark.parametrize("text", ["30", "m", "-5m", "1d", "0m", ""])
+def test_what_is_no_time_says_how_to_write_one(text):
+    with pytest.raises(click.BadParameter, match="write 30m or 2h"):
+        Minutes().convert(text, None, None)

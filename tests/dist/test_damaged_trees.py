@@ -117,21 +117,21 @@ def problems(root: Path, version: str) -> tuple[str, ...]:
 
 
 @pytest.fixture(scope="module")
-def sound(tmp_path_factory: pytest.TempPathFactory) -> Path:
+def sound(tmp_path_factory):
     return tarballs.rocm_folder(tmp_path_factory.mktemp("rocm") / "tree", targets=TARGETS)
 
 
 @pytest.mark.parametrize("version", NEEDS)
-def test_a_sound_tree_is_accepted(version: str, sound: Path) -> None:
+def test_a_sound_tree_is_accepted(version, sound):
     assert problems(sound, version) == ()
 
 
-def test_there_are_as_many_damages_as_were_tried_by_hand() -> None:
+def test_there_are_as_many_damages_as_were_tried_by_hand():
     assert len(DAMAGES) >= 49
 
 
 @pytest.mark.parametrize("damage", DAMAGES)
-def test_a_damaged_tree_is_refused_by_every_class(damage: str, sound: Path, tmp_path: Path) -> None:
+def test_a_damaged_tree_is_refused_by_every_class(damage, sound, tmp_path):
     root = tmp_path / "tree"
     shutil.copytree(sound, root, symlinks=True)
     DAMAGES[damage](root)
@@ -148,7 +148,7 @@ CLANG, LIBRARY = Path("/usr/lib/llvm-19/bin/clang"), Path("/usr/lib/x86_64-linux
 
 
 @pytest.fixture
-def real(tmp_path: Path) -> Path:
+def real(tmp_path):
     """A clang and its device library, as Debian has them."""
     (tmp_path / "lib/llvm/bin").mkdir(parents=True)
     (tmp_path / "lib/llvm/bin/clang").symlink_to(CLANG)
@@ -157,7 +157,7 @@ def real(tmp_path: Path) -> Path:
 
 
 @pytest.mark.needs("clang-19")
-def test_a_whole_device_library_compiles_an_empty_file_for_each_target(real, runner) -> None:
+def test_a_whole_device_library_compiles_an_empty_file_for_each_target(real, runner):
     assert rocm.uncompiled(real, ("gfx90a", "gfx1030"), runner=runner) == ()
 
 
@@ -165,7 +165,7 @@ def test_a_whole_device_library_compiles_an_empty_file_for_each_target(real, run
 @pytest.mark.parametrize(
     "part", ["finite_only", "correctly_rounded_sqrt", "unsafe_math", "wavefrontsize64"]
 )
-def test_what_clang_lacks_is_said_by_clang_itself(part, real, runner) -> None:
+def test_what_clang_lacks_is_said_by_clang_itself(part, real, runner):
     """TheRock #5448: four files were missing, and no list of ours named them."""
     for path in (real / "amdgcn/bitcode").glob(f"oclc_{part}*"):
         path.unlink()
@@ -174,14 +174,14 @@ def test_what_clang_lacks_is_said_by_clang_itself(part, real, runner) -> None:
 
 
 @pytest.mark.needs("clang-19")
-def test_a_target_that_the_device_library_has_not_is_named_alone(real, runner) -> None:
+def test_a_target_that_the_device_library_has_not_is_named_alone(real, runner):
     (real / "amdgcn/bitcode/oclc_isa_version_1030.bc").unlink()
     (refused,) = rocm.uncompiled(real, ("gfx90a", "gfx1030", "gfx908"), runner=runner)
     assert refused.startswith("gfx1030: cannot find ROCm device library")
 
 
 @pytest.mark.needs("clang-19")
-def test_a_clang_that_does_not_start_here_was_not_asked(real, runner) -> None:
+def test_a_clang_that_does_not_start_here_was_not_asked(real, runner):
     clang = real / "lib/llvm/bin/clang"
     clang.unlink()
     assert rocm.uncompiled(real, ("gfx90a",), runner=runner) == ()

@@ -6,6 +6,7 @@ import pytest
 
 from rocwheel.base.errors import CommandError
 from rocwheel.image.build import explained
+from rocwheel.image.contents import ImageFacts
 
 
 @pytest.mark.parametrize(
@@ -29,3 +30,15 @@ def test_a_build_that_failed_is_told_by_its_cause_with_a_remedy(said, message):
     assert message in str(told)
     assert told.hint
     assert told.detail == said
+
+
+# What an image's CPythons answered, and what is none of them.
+
+
+@pytest.mark.parametrize("said", ["{}", "[]", '{"implementation": "cpython", "version": [1]}'])
+def test_what_is_no_answer_of_a_cpython_is_none_of_the_image(said):
+    facts = ImageFacts(
+        architecture="", glibc="", bazels=(), compilers=(),
+        pythons=(said,),
+    )  # fmt: skip
+    assert facts.interpreters == ()

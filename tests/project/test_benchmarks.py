@@ -56,12 +56,12 @@ NEEDS = {
 BY_HAND = {"jax_tests.py"}  # needs a JAX checkout with its wheels, and hours
 
 
-def test_every_benchmark_has_a_small_run() -> None:
+def test_every_benchmark_has_a_small_run():
     assert {path.name for path in BENCHMARKS.glob("*.py")} == {*RUNS, *BY_HAND}
 
 
 @pytest.mark.parametrize("name", [*RUNS, *sorted(BY_HAND)])
-def test_a_benchmark_finds_what_it_measures_in_its_own_checkout(name) -> None:
+def test_a_benchmark_finds_what_it_measures_in_its_own_checkout(name):
     """As `python benchmarks/…` of their README: nothing of the checkout is installed."""
     lines = (BENCHMARKS / name).read_text().splitlines()
     of_ours = r"(from|import) (rocwheel|examples|support|unit)\b"
@@ -78,7 +78,7 @@ def gate_benchmark(monkeypatch):
     return module
 
 
-def test_processes_on_a_device_keep_to_cpus_of_their_own_as_those_of_a_gate(monkeypatch) -> None:
+def test_processes_on_a_device_keep_to_cpus_of_their_own_as_those_of_a_gate(monkeypatch):
     """A worker that sees all CPUs starts a thread for each: upstream counted 1,021 of them."""
     module = gate_benchmark(monkeypatch)
     monkeypatch.setattr(module.cgroup, "cpus", lambda: 16)
@@ -121,7 +121,7 @@ def test_what_gates_recorded_tells_the_time_on_eight_gpus_and_where_it_goes(tmp_
     "name",
     [pytest.param(name, marks=pytest.mark.needs(*NEEDS.get(name, ()))) for name in RUNS],
 )
-def test_a_benchmark_runs_to_its_end_and_prints_its_figures(name) -> None:
+def test_a_benchmark_runs_to_its_end_and_prints_its_figures(name):
     """Status 1 stands for a requirement that is missed, which a busy machine may do to a time."""
     options, figure = RUNS[name]
     work = tempfile.mkdtemp(prefix="rocwheel-benchmark-")  # engines may not pass pytest's folders
@@ -144,7 +144,7 @@ def test_a_benchmark_runs_to_its_end_and_prints_its_figures(name) -> None:
     assert re.search(figure, done.stdout), done.stdout[-2000:] + done.stderr[-4000:]
 
 
-def test_figures_in_the_readme_name_the_commit_they_are_of() -> None:
+def test_figures_in_the_readme_name_the_commit_they_are_of():
     sections = re.split(r"(?m)^## ", (BENCHMARKS / "README.md").read_text())[1:]
     measured = [text for text in sections if re.search(r"(?m)^\|.*\d\.\d", text)]
     assert len(measured) > 5

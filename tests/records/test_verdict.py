@@ -32,18 +32,18 @@ VERDICT = Verdict(
 )
 
 
-def test_a_verdict_survives_its_file() -> None:
+def test_a_verdict_survives_its_file():
     assert Verdict.from_bytes(VERDICT.to_bytes(), name="v") == VERDICT
 
 
-def test_only_a_pass_ends_with_zero_and_no_two_states_share_a_code() -> None:
+def test_only_a_pass_ends_with_zero_and_no_two_states_share_a_code():
     codes = {state: state.exit_code for state in State}
     assert codes.pop(State.PASS) == 0
     assert sorted(codes.values()) == sorted(set(codes.values()))
     assert all(20 <= code < 40 for code in codes.values())
 
 
-def test_every_collected_test_is_counted_once() -> None:
+def test_every_collected_test_is_counted_once():
     assert Counts(passed=4, failed=1, skipped=7, not_run=9, flaky=1).collected == 22
 
 
@@ -61,7 +61,7 @@ def test_every_collected_test_is_counted_once() -> None:
         ({"schema": 2}, "schema"),
     ],
 )
-def test_a_verdict_that_breaks_the_schema_is_refused_by_name(change: dict, named: str) -> None:
+def test_a_verdict_that_breaks_the_schema_is_refused_by_name(change, named):
     document = {**json.loads(VERDICT.to_bytes()), **change}
     with pytest.raises(ConfigError, match=rf"^key: .*{named}"):
         Verdict.from_bytes(canonical_json(document), name="key")

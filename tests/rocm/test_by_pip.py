@@ -7,7 +7,6 @@ import re
 import shutil
 from pathlib import Path
 from types import SimpleNamespace
-from typing import TYPE_CHECKING
 
 import pytest
 import uv
@@ -16,8 +15,7 @@ from support import rocm_packages
 from rocwheel import rocm
 from rocwheel.base.console import silent
 from rocwheel.base.errors import CommandError, ConfigError, FetchError, RocmError
-from rocwheel.base.here import Here
-from rocwheel.base.process import Command, HostRunner
+from rocwheel.base.process import Command
 from rocwheel.gate import environment
 from rocwheel.gate.request import DeviceChoice
 from rocwheel.records.manifest import RocmSource
@@ -27,15 +25,12 @@ from rocwheel.tools import housekeeping
 
 pytestmark = pytest.mark.integration
 
-if TYPE_CHECKING:
-    from rocwheel.base.console import Console
-
 VERSION = "7.10.0a20251120"
 SOURCE = by_pip.requirement(VERSION, ("gfx942",))
 
 
 @pytest.fixture
-def fetch(tmp_path: Path, console: Console):
+def fetch(tmp_path, console):
     def run(source: str = SOURCE, *, index: str, version: str | None = None) -> rocm.RocmRoot:
         asked = rocm.plan(
             source,
@@ -55,7 +50,7 @@ def leftovers(folder: Path) -> list[Path]:
     return [*rocm_cache.glob("staging/*"), *rocm_cache.glob(".download-*")]
 
 
-def test_the_root_is_a_checked_tree_and_its_packages_are_recorded(fetch, tmp_path: Path) -> None:
+def test_the_root_is_a_checked_tree_and_its_packages_are_recorded(fetch, tmp_path):
     index = rocm_packages.index(tmp_path / "index", VERSION)
     root = fetch(index=index)
     assert (root.origin, str(root.version)) == ("pip", VERSION)
@@ -72,8 +67,8 @@ def test_the_root_is_a_checked_tree_and_its_packages_are_recorded(fetch, tmp_pat
 
 
 def test_a_gate_has_what_users_install_of_the_manifests_packages_by_digest(
-    fetch, tmp_path: Path, here: Here, runner: HostRunner
-) -> None:
+    fetch, tmp_path, here, runner
+):
     """TheRock's #5523: with `devel` a library was found that users do not have."""
     index = rocm_packages.index(tmp_path / "index", VERSION)
     built = fetch(index=index)
@@ -108,7 +103,7 @@ def test_a_gate_has_what_users_install_of_the_manifests_packages_by_digest(
     assert "Hash mismatch" in f"{caught.value} {caught.value.detail}"
 
 
-def test_packages_are_kept_while_they_are_used_and_never_mistaken(fetch, tmp_path: Path) -> None:
+def test_packages_are_kept_while_they_are_used_and_never_mistaken(fetch, tmp_path):
     index = rocm_packages.index(tmp_path / "index", VERSION)
     cache = tmp_path / "cache"
     built = fetch(index=index)
@@ -132,9 +127,7 @@ def test_packages_are_kept_while_they_are_used_and_never_mistaken(fetch, tmp_pat
     assert housekeeping.look(cache) == ()
 
 
-def test_a_suite_for_users_of_pip_finds_rocm_where_the_wheels_look_for_it(
-    tmp_path: Path, here: Here, runner: HostRunner
-) -> None:
+def test_a_suite_for_users_of_pip_finds_rocm_where_the_wheels_look_for_it(tmp_path, here, runner):
     """By uv and from wheels alone, as a gate installs."""
     index = rocm_packages.index(tmp_path / "index", VERSION)
     manifest = SimpleNamespace(rocm=SimpleNamespace(version=VERSION))
@@ -155,7 +148,7 @@ def test_a_suite_for_users_of_pip_finds_rocm_where_the_wheels_look_for_it(
 
 
 @pytest.mark.soak
-def test_an_open_version_is_asked_for_each_time(fetch, tmp_path: Path) -> None:
+def test_an_open_version_is_asked_for_each_time(fetch, tmp_path):
     source = by_pip.requirement(None, ("all",))
     index = rocm_packages.index(tmp_path / "index", "7.10.0")
     first = fetch(source, index=index)
@@ -165,7 +158,7 @@ def test_an_open_version_is_asked_for_each_time(fetch, tmp_path: Path) -> None:
 
 
 @pytest.mark.soak
-def test_an_environment_that_was_cut_is_made_again(fetch, tmp_path: Path) -> None:
+def test_an_environment_that_was_cut_is_made_again(fetch, tmp_path):
     index = rocm_packages.index(tmp_path / "index", VERSION)
     root = fetch(index=index)
     (tmp_path / "cache/rocm/trees-3" / root.sha256 / "entry.json").unlink()
@@ -174,7 +167,7 @@ def test_an_environment_that_was_cut_is_made_again(fetch, tmp_path: Path) -> Non
     assert (again.sha256, again.root) == (root.sha256, root.root)
 
 
-def test_an_index_without_development_files_is_one_error(fetch, tmp_path: Path) -> None:
+def test_an_index_without_development_files_is_one_error(fetch, tmp_path):
     index = rocm_packages.index(tmp_path / "index", VERSION, devel=False)
     with pytest.raises(
         FetchError, match=r"pip finds no such ROCm at file://.*rocm-sdk-devel"
@@ -184,7 +177,7 @@ def test_an_index_without_development_files_is_one_error(fetch, tmp_path: Path) 
     assert leftovers(tmp_path) == []
 
 
-def test_a_version_that_pip_and_the_tree_disagree_about_is_refused(fetch, tmp_path: Path) -> None:
+def test_a_version_that_pip_and_the_tree_disagree_about_is_refused(fetch, tmp_path):
     index = rocm_packages.index(tmp_path / "index", "7.12.0", tree="7.10.0")
     with pytest.raises(RocmError, match=r"the tree is ROCm 7\.10\.0, but 7\.12\.0"):
         fetch(by_pip.requirement("7.12.0", ("all",)), index=index)
@@ -198,14 +191,14 @@ def test_a_version_that_pip_and_the_tree_disagree_about_is_refused(fetch, tmp_pa
         ("pip:rocm[", "not a requirement for pip"),
     ],
 )
-def test_a_requirement_that_cannot_build_is_refused_at_once(fetch, source, problem) -> None:
+def test_a_requirement_that_cannot_build_is_refused_at_once(fetch, source, problem):
     with pytest.raises(ConfigError, match=problem):
         fetch(source, index="")
 
 
 def test_an_open_version_within_limits_keeps_its_nightly_suffix_and_joins_one_that_is_asked(
-    fetch, tmp_path: Path
-) -> None:
+    fetch, tmp_path
+):
     index = rocm_packages.index(tmp_path / "index", VERSION)
     source = "pip:rocm[libraries,devel]>=7.10.0a1,<7.11"
     assert str(fetch(source, index=index).version) == VERSION  # .info/version says 7.10.0 alone
@@ -217,8 +210,8 @@ def test_an_open_version_within_limits_keeps_its_nightly_suffix_and_joins_one_th
 
 
 def test_what_a_killed_download_left_goes_and_the_budget_of_the_cache_holds_for_packages_too(
-    fetch, tmp_path: Path, console: Console
-) -> None:
+    fetch, tmp_path, console
+):
     index = rocm_packages.index(tmp_path / "index", VERSION)
     planned = rocm.plan(
         SOURCE, sha256=None, version=None, cache=tmp_path / "cache", cwd=tmp_path, index=index
@@ -238,11 +231,20 @@ def test_what_a_killed_download_left_goes_and_the_budget_of_the_cache_holds_for_
     assert [path.name for path in trees.iterdir()] == [second.sha256] != [first]
 
 
-def test_two_sources_are_one_too_many(fetch) -> None:
+def test_two_sources_are_one_too_many(fetch):
     with pytest.raises(ConfigError, match="names another one"):
         fetch("https://host/rocm.tar.gz", index="https://index/")
 
 
-def test_two_versions_are_one_too_many(fetch) -> None:
+def test_two_versions_are_one_too_many(fetch):
     with pytest.raises(RocmError, match=rf"is ROCm {VERSION}, not 7\.12\.0"):
         fetch(index="https://index/", version="7.12.0")
+
+
+# What a requirement for pip may say.
+
+
+def test_an_address_is_refused_without_its_password():
+    with pytest.raises(ConfigError, match="an address") as caught:
+        by_pip.checked("rocm[libraries,devel] @ https://bob:s3cr3t@host/rocm.whl")
+    assert "s3cr3t" not in f"{caught.value}{caught.value.hint}"

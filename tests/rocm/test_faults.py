@@ -12,7 +12,7 @@ import sys
 import time
 from contextlib import ExitStack
 from pathlib import Path
-from typing import IO, TYPE_CHECKING
+from typing import IO
 
 import pytest
 from support import tarballs
@@ -20,9 +20,6 @@ from support.faultserver import Fault, FaultServer
 from support.tarballs import NAME
 
 pytestmark = pytest.mark.integration
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
 
 ROOT = Path(__file__).resolve().parents[2]
 MAIN = "import sys; from rocwheel.cli import main; sys.exit(main())"
@@ -51,7 +48,7 @@ def run(*arguments: str, command: list[str] | None = None) -> subprocess.Complet
 
 
 @pytest.fixture
-def start() -> Iterator[Callable[..., subprocess.Popen[str]]]:
+def start():
     """Starts a run in a process group of its own; none outlives the test."""
     with ExitStack() as stack:
 
@@ -96,13 +93,13 @@ def files(folder: Path) -> list[str]:
 
 
 @pytest.fixture
-def server() -> Iterator[FaultServer]:
+def server():
     with FaultServer() as running:
         yield running
 
 
 @pytest.fixture
-def url(server: FaultServer) -> str:
+def url(server):
     return server.add(NAME, TARBALL)
 
 
@@ -113,14 +110,14 @@ def wait_for(condition, *, seconds: float = 240.0) -> None:
         time.sleep(0.02)
 
 
-def test_the_root_is_all_that_stdout_holds(url: str, tmp_path: Path) -> None:
+def test_the_root_is_all_that_stdout_holds(url, tmp_path):
     done = run(f"--therock-path={url}", f"--cache-dir={tmp_path}")
     assert done.returncode == 0
     assert done.stdout == f"{tmp_path}/rocm/trees-3/{SHA256}/tree\n"
     assert SHA256 in done.stderr
 
 
-def test_json_is_one_document(url: str, tmp_path: Path) -> None:
+def test_json_is_one_document(url, tmp_path):
     done = run(f"--therock-path={url}", f"--cache-dir={tmp_path}", "--json")
     document = json.loads(done.stdout)
     assert document["root"] == f"{tmp_path}/rocm/trees-3/{SHA256}/tree"
@@ -130,7 +127,7 @@ def test_json_is_one_document(url: str, tmp_path: Path) -> None:
     assert document["seconds"] > 0
 
 
-def test_a_dry_run_writes_and_asks_nothing(url: str, server: FaultServer, tmp_path: Path) -> None:
+def test_a_dry_run_writes_and_asks_nothing(url, server, tmp_path):
     done = run(f"--therock-path={url}", f"--cache-dir={tmp_path / 'cache'}", "--dry-run")
     assert done.returncode == 0
     assert done.stdout.startswith(f"fetch ROCm 7.10.0a20251120 from {url}")
@@ -138,7 +135,7 @@ def test_a_dry_run_writes_and_asks_nothing(url: str, server: FaultServer, tmp_pa
     assert list(tmp_path.iterdir()) == []
 
 
-def test_without_a_source_the_command_line_is_wrong(tmp_path: Path) -> None:
+def test_without_a_source_the_command_line_is_wrong(tmp_path):
     done = run(f"--cache-dir={tmp_path}")
     assert done.returncode == 2
     assert "--therock-path" in done.stderr
@@ -156,9 +153,7 @@ def test_without_a_source_the_command_line_is_wrong(tmp_path: Path) -> None:
         (["--therock-path=."], 10),
     ],
 )
-def test_every_failure_is_two_lines_and_a_status(
-    arguments: list[str], status: int, url: str, tmp_path: Path
-) -> None:
+def test_every_failure_is_two_lines_and_a_status(arguments, status, url, tmp_path):
     (tmp_path / "empty").mkdir()
     given = [argument.format(url=url) for argument in arguments]
     done = subprocess.run(
@@ -180,9 +175,7 @@ NEARLY = Fault(stall=900, after=len(TARBALL) - 100_000)
 
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
-def test_an_interrupted_fetch_leaves_no_tree_and_is_continued(
-    number: signal.Signals, start, url: str, server: FaultServer, tmp_path: Path
-) -> None:
+def test_an_interrupted_fetch_leaves_no_tree_and_is_continued(number, start, url, server, tmp_path):
     server.rate = 1_000_000
     server.faults[NAME].append(NEARLY)
     process = start(f"--therock-path={url}", f"--cache-dir={tmp_path}")
@@ -199,9 +192,7 @@ def test_an_interrupted_fetch_leaves_no_tree_and_is_continued(
     assert server.asked(NAME)[0].range.startswith("bytes=")
 
 
-def test_ctrl_c_ends_the_wait_for_a_silent_server(
-    start, url: str, server: FaultServer, tmp_path: Path
-) -> None:
+def test_ctrl_c_ends_the_wait_for_a_silent_server(start, url, server, tmp_path):
     server.faults[NAME].append(NEARLY)
     process = start(f"--therock-path={url}", f"--cache-dir={tmp_path}")
     wait_for(lambda: fetched(tmp_path) > 1_000_000)
@@ -210,9 +201,7 @@ def test_ctrl_c_ends_the_wait_for_a_silent_server(
     assert process.returncode == 130
 
 
-def test_a_killed_fetch_is_cleaned_up_and_continued(
-    start, url: str, server: FaultServer, tmp_path: Path
-) -> None:
+def test_a_killed_fetch_is_cleaned_up_and_continued(start, url, server, tmp_path):
     server.rate = 1_000_000
     server.faults[NAME].append(NEARLY)
     process = start(f"--therock-path={url}", f"--cache-dir={tmp_path}")
@@ -230,7 +219,7 @@ def test_a_killed_fetch_is_cleaned_up_and_continued(
 WAITS = "another run fetches"
 
 
-def test_two_runs_at_once_fetch_once(start, url: str, server: FaultServer, tmp_path: Path) -> None:
+def test_two_runs_at_once_fetch_once(start, url, server, tmp_path):
     server.rate = 20_000  # until one of them waits for the other
     arguments = (f"--therock-path={url}", f"--cache-dir={tmp_path / 'cache'}")
     said = [tmp_path / "first", tmp_path / "second"]
@@ -246,9 +235,7 @@ def test_two_runs_at_once_fetch_once(start, url: str, server: FaultServer, tmp_p
     assert len(bodies) == 1
 
 
-def test_the_second_of_two_runs_takes_over_when_the_first_is_killed(
-    start, url: str, server: FaultServer, tmp_path: Path
-) -> None:
+def test_the_second_of_two_runs_takes_over_when_the_first_is_killed(start, url, server, tmp_path):
     server.faults[NAME].append(NEARLY)
     arguments = (f"--therock-path={url}", f"--cache-dir={tmp_path / 'cache'}")
     first = start(*arguments)
@@ -287,9 +274,7 @@ def kept(listing: str) -> set[str]:
     return {Path(line).suffix for line in listing.splitlines()}
 
 
-def test_too_small_a_disk_is_refused_before_anything_is_fetched(
-    url: str, server: FaultServer, tmp_path: Path
-) -> None:
+def test_too_small_a_disk_is_refused_before_anything_is_fetched(url, server, tmp_path):
     command = shlex.join(argv(f"--therock-path={url}", f"--cache-dir={tmp_path}"))
     done = in_namespace(
         f"{tmpfs(tmp_path, '4m')}; status=0; {command} || status=$?;"
@@ -304,8 +289,8 @@ def test_too_small_a_disk_is_refused_before_anything_is_fetched(
 
 
 def test_a_disk_that_fills_up_halfway_ends_in_two_lines_and_keeps_the_download_alone(
-    server: FaultServer, tmp_path: Path
-) -> None:
+    server, tmp_path
+):
     """Zeros pack so well that the estimate is far too low."""
     zeros = {f"lib/{number}.a": tarballs.File(data=bytes(4 << 20)) for number in range(10)}
     url = server.add(NAME, tarballs.gz(tarballs.tar({**tarballs.rocm_files(), **zeros})))
@@ -321,9 +306,7 @@ def test_a_disk_that_fills_up_halfway_ends_in_two_lines_and_keeps_the_download_a
     assert kept(done.stdout) == {".json", ".part"}
 
 
-def test_a_download_that_fills_the_disk_goes_the_same_way(
-    server: FaultServer, tmp_path: Path
-) -> None:
+def test_a_download_that_fills_the_disk_goes_the_same_way(server, tmp_path):
     """Without a length nothing can be refused early."""
     url = server.add(NAME, TARBALL)
     server.faults[NAME].append(Fault(headers={"Content-Length": ""}))
@@ -337,9 +320,7 @@ def test_a_download_that_fills_the_disk_goes_the_same_way(
     assert kept(done.stdout) == {".json", ".part"}
 
 
-def test_unused_trees_make_room_for_a_new_one(
-    url: str, server: FaultServer, tmp_path: Path
-) -> None:
+def test_unused_trees_make_room_for_a_new_one(url, server, tmp_path):
     old = server.add("old.tar.gz", tarballs.rocm_tarball(extra=9_000_000))
     before = shlex.join(argv(f"--therock-path={old}", f"--cache-dir={tmp_path}"))
     after = shlex.join(argv(f"--therock-path={url}", f"--cache-dir={tmp_path}"))
@@ -353,7 +334,7 @@ def test_unused_trees_make_room_for_a_new_one(
     assert done.stdout.splitlines()[-1] == SHA256
 
 
-def test_a_read_only_cache_is_named_but_what_it_holds_can_be_used(url: str, tmp_path: Path) -> None:
+def test_a_read_only_cache_is_named_but_what_it_holds_can_be_used(url, tmp_path):
     cache = tmp_path / "cache"
     cache.mkdir()
     fill = shlex.join(argv(f"--therock-path={url}", f"--cache-dir={cache}"))
@@ -371,7 +352,7 @@ def test_a_read_only_cache_is_named_but_what_it_holds_can_be_used(url: str, tmp_
     assert "--cache-dir" in hint
 
 
-def test_a_cache_that_cannot_be_made_is_named(url: str, tmp_path: Path) -> None:
+def test_a_cache_that_cannot_be_made_is_named(url, tmp_path):
     (tmp_path / "file").write_bytes(b"")
     done = run(f"--therock-path={url}", f"--cache-dir={tmp_path / 'file'}")
     assert done.returncode == 8
@@ -379,7 +360,7 @@ def test_a_cache_that_cannot_be_made_is_named(url: str, tmp_path: Path) -> None:
     assert str(tmp_path / "file") in error
 
 
-def test_a_source_that_cannot_be_read_is_named(tmp_path: Path) -> None:
+def test_a_source_that_cannot_be_read_is_named(tmp_path):
     """The first page of a process's memory: a file that nobody can read, root neither."""
     done = run("--therock-path=/proc/self/mem", f"--cache-dir={tmp_path}")
     assert done.returncode == 8

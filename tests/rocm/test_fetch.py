@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
-from support import tarballs
+from support import certificates, tarballs
 from support.faultserver import Fault, FaultServer, Served
 from support.tarballs import NAME
 
@@ -28,9 +28,6 @@ from rocwheel.records.manifest import RocmDelivery
 pytestmark = pytest.mark.integration
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
-    from io import StringIO
-
     from rocwheel.base.console import Console
 
 BUILD = Path(__file__).resolve().parents[2] / "build"
@@ -76,18 +73,18 @@ class Fetcher:
 
 
 @pytest.fixture
-def fetch(tmp_path: Path, console: Console) -> Fetcher:
+def fetch(tmp_path, console):
     return Fetcher(tmp_path / "cache", console)
 
 
 @pytest.fixture
-def server() -> Iterator[FaultServer]:
+def server():
     with FaultServer() as running:
         yield running
 
 
 @pytest.fixture
-def url(server: FaultServer) -> str:
+def url(server):
     return server.add(NAME, TARBALL)
 
 
@@ -101,7 +98,7 @@ def sound(root: rocm.RocmRoot) -> bool:
     )
 
 
-def test_a_tarball_becomes_a_checked_tree(fetch: Fetcher, url: str) -> None:
+def test_a_tarball_becomes_a_checked_tree(fetch, url):
     root = fetch(url)
     assert sound(root)
     assert (str(root.version), root.facts.header_version) == ("7.10.0a20251120", "7.10.0")
@@ -116,9 +113,7 @@ def test_a_tarball_becomes_a_checked_tree(fetch: Fetcher, url: str) -> None:
 
 @pytest.mark.parametrize("prefix", ["./", "rocm-7.10/"])
 @pytest.mark.parametrize("kind", tarballs.COMPRESSORS)
-def test_every_compression_and_both_prefixes_work(
-    kind: str, prefix: str, fetch: Fetcher, tmp_path: Path
-) -> None:
+def test_every_compression_and_both_prefixes_work(kind, prefix, fetch, tmp_path):
     data = tarballs.COMPRESSORS[kind](tarballs.tar(tarballs.rocm_files(), prefix=prefix))
     path = tmp_path / "misnamed.tar.gz"
     path.write_bytes(data)
@@ -130,9 +125,7 @@ def test_every_compression_and_both_prefixes_work(
 # The second run.
 
 
-def test_the_second_run_asks_once_and_fetches_nothing(
-    fetch: Fetcher, server: FaultServer, url: str
-) -> None:
+def test_the_second_run_asks_once_and_fetches_nothing(fetch, server, url):
     first = fetch(url)
     server.requests.clear()
     second = fetch(url)
@@ -143,18 +136,14 @@ def test_the_second_run_asks_once_and_fetches_nothing(
     ]
 
 
-def test_with_a_checksum_the_second_run_needs_no_network(
-    fetch: Fetcher, server: FaultServer, url: str
-) -> None:
+def test_with_a_checksum_the_second_run_needs_no_network(fetch, server, url):
     fetch(url)
     server.requests.clear()
     assert fetch(url, sha256=SHA256).cached
     assert server.requests == []
 
 
-def test_a_server_that_knows_no_conditions_is_not_read_again(
-    fetch: Fetcher, server: FaultServer
-) -> None:
+def test_a_server_that_knows_no_conditions_is_not_read_again(fetch, server):
     url = server.add(NAME, TARBALL, etag="")
     fetch(url)
     known = server.files[NAME]
@@ -163,9 +152,7 @@ def test_a_server_that_knows_no_conditions_is_not_read_again(
     assert fetch(url).cached
 
 
-def test_a_tarball_that_changed_is_fetched_again(
-    fetch: Fetcher, server: FaultServer, url: str
-) -> None:
+def test_a_tarball_that_changed_is_fetched_again(fetch, server, url):
     first = fetch(url)
     server.add(NAME, OTHER)
     second = fetch(url)
@@ -174,9 +161,7 @@ def test_a_tarball_that_changed_is_fetched_again(
     assert first.root.is_dir()
 
 
-def test_offline_the_hint_gives_the_checksum_that_would_do(
-    fetch: Fetcher, server: FaultServer, url: str
-) -> None:
+def test_offline_the_hint_gives_the_checksum_that_would_do(fetch, server, url):
     fetch(url)
     server.faults[NAME].extend([Fault(status=503)] * 9)
     with pytest.raises(FetchError, match="503") as caught:
@@ -184,9 +169,7 @@ def test_offline_the_hint_gives_the_checksum_that_would_do(
     assert f"--therock-sha256={SHA256}" in caught.value.hint
 
 
-def test_the_same_bytes_from_elsewhere_are_unpacked_once(
-    fetch: Fetcher, server: FaultServer, url: str
-) -> None:
+def test_the_same_bytes_from_elsewhere_are_unpacked_once(fetch, server, url):
     first = fetch(url)
     mirror = server.add("mirror/rocm.tar.gz", TARBALL)
     assert fetch(mirror, sha256=SHA256).cached
@@ -195,9 +178,7 @@ def test_the_same_bytes_from_elsewhere_are_unpacked_once(
     assert server.asked("mirror/rocm.tar.gz") == []
 
 
-def test_what_a_manifest_says_of_a_rocm_is_the_same_on_every_machine(
-    fetch: Fetcher, server: FaultServer, url: str, tmp_path: Path
-) -> None:
+def test_what_a_manifest_says_of_a_rocm_is_the_same_on_every_machine(fetch, server, url, tmp_path):
     server.add(f"{NAME}.sha256", f"{SHA256}  {NAME}\n".encode())
     elsewhere = [Fetcher(tmp_path / name, fetch.console) for name in ("filled", "asked")]
     local = tmp_path / NAME
@@ -213,7 +194,7 @@ def test_what_a_manifest_says_of_a_rocm_is_the_same_on_every_machine(
     assert (by_path.name, by_path.sha256, by_path.version) == (NAME, SHA256, roots[0].version)
 
 
-def test_a_local_tarball_is_read_once(fetch: Fetcher, tmp_path: Path) -> None:
+def test_a_local_tarball_is_read_once(fetch, tmp_path):
     path = tmp_path / NAME
     path.write_bytes(TARBALL)
     assert not fetch(str(path)).cached
@@ -222,7 +203,7 @@ def test_a_local_tarball_is_read_once(fetch: Fetcher, tmp_path: Path) -> None:
     assert not fetch(str(path)).cached
 
 
-def test_a_cached_tree_costs_no_work_per_file(fetch: Fetcher, url: str) -> None:
+def test_a_cached_tree_costs_no_work_per_file(fetch, url):
     root = fetch(url)
     script = """
 import sys, time
@@ -247,7 +228,7 @@ sys.exit(len(seen))
 # Checksums.
 
 
-def test_a_published_checksum_is_checked(fetch: Fetcher, server: FaultServer, url: str) -> None:
+def test_a_published_checksum_is_checked(fetch, server, url):
     server.add(f"{NAME}.sha256", f"{SHA256} *{NAME}\n".encode())
     assert fetch(url).sha256 == SHA256
 
@@ -260,17 +241,13 @@ def test_a_published_checksum_is_checked(fetch: Fetcher, server: FaultServer, ur
         f"{'0' * 64}  other.tar.gz\n{SHA256}  ./{NAME}\n",
     ],
 )
-def test_checksum_files_of_all_kinds_are_read(
-    text: str, fetch: Fetcher, server: FaultServer, url: str
-) -> None:
+def test_checksum_files_of_all_kinds_are_read(text, fetch, server, url):
     server.add(f"{NAME}.sha256", text.encode())
     assert fetch(url).sha256 == SHA256
 
 
 @pytest.mark.parametrize("text", ["", "<html>not found</html>", f"{'0' * 64} a\n{'1' * 64} b\n"])
-def test_a_checksum_file_without_a_checksum_is_an_error(
-    text: str, fetch: Fetcher, server: FaultServer, url: str
-) -> None:
+def test_a_checksum_file_without_a_checksum_is_an_error(text, fetch, server, url):
     server.add(f"{NAME}.sha256", text.encode())
     with pytest.raises(FetchError, match=r"\.sha256: holds no SHA-256") as caught:
         fetch(url)
@@ -281,17 +258,13 @@ def test_a_checksum_file_without_a_checksum_is_an_error(
 @pytest.mark.parametrize(
     ("status", "headers"), [(404, {}), (410, {}), (403, {"x-amz-request-id": "8E5"})]
 )
-def test_only_a_server_that_says_so_has_no_checksum(
-    status: int, headers: dict[str, str], fetch: Fetcher, server: FaultServer, url: str
-) -> None:
+def test_only_a_server_that_says_so_has_no_checksum(status, headers, fetch, server, url):
     server.faults[f"{NAME}.sha256"].append(Fault(status=status, headers=headers))
     assert sound(fetch(url))
 
 
 @pytest.mark.parametrize("status", [408, 425, 429, 500, 503])
-def test_a_busy_server_has_not_said_that_there_is_no_checksum(
-    status: int, fetch: Fetcher, server: FaultServer, url: str
-) -> None:
+def test_a_busy_server_has_not_said_that_there_is_no_checksum(status, fetch, server, url):
     server.add(f"{NAME}.sha256", f"{'ab' * 32}  {NAME}\n".encode())
     server.faults[f"{NAME}.sha256"].extend([Fault(status=status, headers={"Retry-After": "0"})] * 2)
     with pytest.raises(FetchError, match="not " + "ab" * 32):
@@ -302,17 +275,13 @@ def test_a_busy_server_has_not_said_that_there_is_no_checksum(
 
 
 @pytest.mark.parametrize("status", [400, 401, 403, 407])
-def test_a_refusal_is_not_taken_for_a_missing_checksum(
-    status: int, fetch: Fetcher, server: FaultServer, url: str
-) -> None:
+def test_a_refusal_is_not_taken_for_a_missing_checksum(status, fetch, server, url):
     server.faults[f"{NAME}.sha256"].append(Fault(status=status))
     with pytest.raises(FetchError, match=str(status)):
         fetch(url)
 
 
-def test_the_pause_a_server_asks_for_is_kept_also_when_it_is_a_date(
-    fetch: Fetcher, server: FaultServer, url: str, talk: StringIO
-) -> None:
+def test_the_pause_a_server_asks_for_is_kept_also_when_it_is_a_date(fetch, server, url, talk):
     date, after = "Sat, 01 Jan 2028 00:00:00 GMT", "Sat, 01 Jan 2028 00:00:03 GMT"
     server.faults[NAME].append(Fault(status=429, headers={"Date": date, "Retry-After": after}))
     server.faults[NAME].append(Fault(status=503, headers={"Retry-After": "soon"}))
@@ -321,9 +290,7 @@ def test_the_pause_a_server_asks_for_is_kept_also_when_it_is_a_date(
 
 
 @pytest.mark.parametrize("how", ["given", "published", "beside a file"])
-def test_a_wrong_checksum_names_both_and_leaves_nothing(
-    how: str, fetch: Fetcher, server: FaultServer, url: str, tmp_path: Path
-) -> None:
+def test_a_wrong_checksum_names_both_and_leaves_nothing(how, fetch, server, url, tmp_path):
     wrong, source = "ab" * 32, url
     if how == "published":
         server.add(f"{NAME}.sha256", wrong.encode())
@@ -340,9 +307,7 @@ def test_a_wrong_checksum_names_both_and_leaves_nothing(
 
 
 @pytest.mark.parametrize("status", [401, 403, 404, 410])
-def test_4xx_is_final_and_leaves_nothing(
-    status: int, fetch: Fetcher, server: FaultServer, url: str
-) -> None:
+def test_4xx_is_final_and_leaves_nothing(status, fetch, server, url):
     server.faults[NAME].append(Fault(status=status))
     with pytest.raises(FetchError, match=str(status)) as caught:
         fetch(url)
@@ -352,17 +317,13 @@ def test_4xx_is_final_and_leaves_nothing(
 
 
 @pytest.mark.parametrize("status", [408, 425, 429, 500, 502, 503])
-def test_a_busy_server_is_asked_again(
-    status: int, fetch: Fetcher, server: FaultServer, url: str
-) -> None:
+def test_a_busy_server_is_asked_again(status, fetch, server, url):
     server.faults[NAME].extend([Fault(status=status, headers={"Retry-After": "0"})] * 2)
     assert sound(fetch(url))
     assert len(server.asked(NAME)) == 3
 
 
-def test_5xx_without_end_is_given_up(
-    fetch: Fetcher, server: FaultServer, url: str, talk: StringIO
-) -> None:
+def test_5xx_without_end_is_given_up(fetch, server, url, talk):
     server.faults[NAME].extend([Fault(status=503)] * 99)
     with pytest.raises(FetchError, match=r"503 Service Unavailable \(4 attempts\)"):
         fetch(url)
@@ -370,9 +331,7 @@ def test_5xx_without_end_is_given_up(
     assert talk.getvalue().count("again in") == 3
 
 
-def test_a_cut_download_continues_where_it_was_cut(
-    fetch: Fetcher, server: FaultServer, url: str
-) -> None:
+def test_a_cut_download_continues_where_it_was_cut(fetch, server, url):
     server.faults[NAME].extend([Fault(cut=THIRD), Fault(cut=THIRD)])
     assert sound(fetch(url))
     first, second, third = server.asked(NAME)
@@ -383,50 +342,40 @@ def test_a_cut_download_continues_where_it_was_cut(
     assert second.range < third.range
 
 
-def test_a_cut_is_told_in_plain_words(
-    fetch: Fetcher, server: FaultServer, url: str, talk: StringIO
-) -> None:
+def test_a_cut_is_told_in_plain_words(fetch, server, url, talk):
     server.faults[NAME].append(Fault(cut=THIRD))
     fetch(url)
     assert f"{url}: the connection was cut; again in" in talk.getvalue()
 
 
-def test_cuts_that_make_progress_are_no_reason_to_give_up(
-    fetch: Fetcher, server: FaultServer
-) -> None:
+def test_cuts_that_make_progress_are_no_reason_to_give_up(fetch, server):
     data = tarballs.rocm_tarball(extra=12_000_000)
     url = server.add(NAME, data)
     server.faults[NAME].extend([Fault(cut=(1 << 20) + (1 << 19))] * 7)
     assert fetch(url).sha256 == hashlib.sha256(data).hexdigest()
 
 
-def test_a_server_that_ignores_ranges_is_read_again_from_the_start(
-    fetch: Fetcher, server: FaultServer
-) -> None:
+def test_a_server_that_ignores_ranges_is_read_again_from_the_start(fetch, server):
     url = server.add(NAME, TARBALL, ranges=False)
     server.faults[NAME].append(Fault(cut=THIRD))
     assert sound(fetch(url))
 
 
-def test_a_file_that_cannot_be_recognised_is_fetched_whole(
-    fetch: Fetcher, server: FaultServer
-) -> None:
+def test_a_file_that_cannot_be_recognised_is_fetched_whole(fetch, server):
     url = server.add(NAME, TARBALL, etag="", modified="")
     server.faults[NAME].append(Fault(cut=THIRD))
     assert sound(fetch(url))
     assert [request.range for request in server.asked(NAME)] == ["", ""]
 
 
-def test_a_weak_tag_is_no_condition_for_a_range(fetch: Fetcher, server: FaultServer) -> None:
+def test_a_weak_tag_is_no_condition_for_a_range(fetch, server):
     url = server.add(NAME, TARBALL, etag='W/"weak"')
     server.faults[NAME].append(Fault(cut=THIRD))
     assert sound(fetch(url))
     assert server.asked(NAME)[1].headers["if-range"] == server.files[NAME].modified
 
 
-def test_a_file_replaced_in_mid_download_is_fetched_anew(
-    fetch: Fetcher, server: FaultServer, url: str, talk: StringIO
-) -> None:
+def test_a_file_replaced_in_mid_download_is_fetched_anew(fetch, server, url, talk):
     new = Served(data=OTHER, etag='"new"')
     server.faults[NAME].extend([Fault(cut=THIRD), Fault(replaced=new)])
     root = fetch(url)
@@ -434,7 +383,7 @@ def test_a_file_replaced_in_mid_download_is_fetched_anew(
     assert "changed while it was fetched" in talk.getvalue()
 
 
-def test_a_file_that_never_stays_the_same_is_given_up(fetch: Fetcher, server: FaultServer) -> None:
+def test_a_file_that_never_stays_the_same_is_given_up(fetch, server):
     url = server.add(NAME, TARBALL, etag="", modified="")
     server.faults[NAME].extend([Fault(cut=THIRD)] * 99)
     with pytest.raises(FetchError, match="changes faster"):
@@ -442,9 +391,7 @@ def test_a_file_that_never_stays_the_same_is_given_up(fetch: Fetcher, server: Fa
     assert fetch.left() == []
 
 
-def test_the_next_run_continues_a_download(
-    fetch: Fetcher, server: FaultServer, url: str, talk: StringIO
-) -> None:
+def test_the_next_run_continues_a_download(fetch, server, url, talk):
     server.faults[NAME].extend([Fault(cut=THIRD), *[Fault(status=503)] * 3])
     with pytest.raises(FetchError, match="503") as caught:
         fetch(url)
@@ -457,9 +404,7 @@ def test_the_next_run_continues_a_download(
     assert not [name for name in fetch.left() if name.startswith("partial")]
 
 
-def test_the_next_run_does_not_continue_another_file(
-    fetch: Fetcher, server: FaultServer, url: str
-) -> None:
+def test_the_next_run_does_not_continue_another_file(fetch, server, url):
     server.faults[NAME].extend([Fault(cut=THIRD), *[Fault(status=503)] * 3])
     with pytest.raises(FetchError):
         fetch(url)
@@ -467,9 +412,7 @@ def test_the_next_run_does_not_continue_another_file(
     assert fetch(url).sha256 == hashlib.sha256(OTHER).hexdigest()
 
 
-def test_a_complete_download_is_only_confirmed(
-    fetch: Fetcher, server: FaultServer, url: str
-) -> None:
+def test_a_complete_download_is_only_confirmed(fetch, server, url):
     """A run killed while it unpacked the last file: all bytes are there, no tree is."""
     fetch(url)
     key = rocm.plan(url, sha256=None, version=None, cache=fetch.cache, cwd=fetch.cache).key
@@ -484,9 +427,7 @@ def test_a_complete_download_is_only_confirmed(
     assert [request.range for request in server.asked(NAME)] == [f"bytes={len(TARBALL) - 1}-"]
 
 
-def test_a_partial_download_nobody_can_explain_is_started_over(
-    fetch: Fetcher, server: FaultServer, url: str
-) -> None:
+def test_a_partial_download_nobody_can_explain_is_started_over(fetch, server, url):
     key = rocm.plan(url, sha256=None, version=None, cache=fetch.cache, cwd=fetch.cache).key
     partial = fetch.cache / "rocm/partial"
     partial.mkdir(parents=True)
@@ -494,28 +435,26 @@ def test_a_partial_download_nobody_can_explain_is_started_over(
     assert sound(fetch(url))
 
 
-def test_silence_is_a_cut(fetch: Fetcher, server: FaultServer, url: str) -> None:
+def test_silence_is_a_cut(fetch, server, url):
     server.faults[NAME].append(Fault(stall=900, after=THIRD))
     assert sound(replace(fetch, retry=replace(RETRY, timeout=(240.0, 1.0)))(url))
     assert len(server.asked(NAME)) >= 2
 
 
-def test_a_server_that_is_not_there_is_named(fetch: Fetcher) -> None:
+def test_a_server_that_is_not_there_is_named(fetch):
     with pytest.raises(FetchError, match=r"127\.0\.0\.1:9/x\.tar\.gz.*: Connection refused"):
         fetch("http://127.0.0.1:9/x.tar.gz")
 
 
 @pytest.fixture
-def silent() -> Iterator[str]:
+def silent():
     """A host that takes connections and never says a word."""
     with socket.create_server(("127.0.0.1", 0)) as listener:
         yield f"127.0.0.1:{listener.getsockname()[1]}"
 
 
 @pytest.mark.parametrize("host", ["127.0.0.1:9", "nowhere.invalid", ""])
-def test_an_address_out_of_reach_is_told_in_time_as_it_was_given(
-    host: str, silent: str, console: Console, tmp_path: Path
-) -> None:
+def test_an_address_out_of_reach_is_told_in_time_as_it_was_given(host, silent, console, tmp_path):
     """The time is the first contact's, not that of all attempts, each as long as a connection."""
     retry = Retry(timeout=(300.0, 300.0), contact=0.5)
     assert Retry().contact < 5
@@ -527,26 +466,20 @@ def test_an_address_out_of_reach_is_told_in_time_as_it_was_given(
     assert time.monotonic() - began < 200
 
 
-def test_a_server_that_answers_with_another_range_is_not_believed(
-    fetch: Fetcher, server: FaultServer, url: str
-) -> None:
+def test_a_server_that_answers_with_another_range_is_not_believed(fetch, server, url):
     server.faults[NAME].extend(
         [Fault(cut=THIRD), Fault(headers={"Content-Range": f"bytes 7-9/{len(TARBALL)}"})]
     )
     assert sound(fetch(url))
 
 
-def test_a_body_longer_than_it_should_be_is_not_believed(
-    fetch: Fetcher, server: FaultServer, url: str
-) -> None:
+def test_a_body_longer_than_it_should_be_is_not_believed(fetch, server, url):
     wrong = {"Content-Range": f"bytes {THIRD}-{len(TARBALL) - 100}/{len(TARBALL) - 99}"}
     server.faults[NAME].extend([Fault(cut=THIRD), Fault(headers=wrong)])
     assert sound(fetch(url))
 
 
-def test_a_download_whose_bytes_are_damaged_leaves_nothing(
-    fetch: Fetcher, server: FaultServer, url: str
-) -> None:
+def test_a_download_whose_bytes_are_damaged_leaves_nothing(fetch, server, url):
     server.faults[NAME].append(Fault(flip=len(TARBALL) // 2))
     with pytest.raises(FetchError, match="damaged"):
         fetch(url)
@@ -554,16 +487,15 @@ def test_a_download_whose_bytes_are_damaged_leaves_nothing(
     assert sound(fetch(url))
 
 
-def test_a_web_page_instead_of_a_tarball_is_recognised(fetch: Fetcher, server: FaultServer) -> None:
+def test_a_web_page_instead_of_a_tarball_is_recognised(fetch, server):
     url = server.add(NAME, b"<html>Sorry</html>")
-    with pytest.raises(FetchError, match=r"neither \.tar\.gz"):
+    with pytest.raises(FetchError, match=r"neither \.tar\.gz") as caught:
         fetch(url)
+    assert "web page" in caught.value.hint
     assert fetch.left() == []
 
 
-def test_credentials_in_the_url_are_sent_and_not_shown(
-    fetch: Fetcher, server: FaultServer, url: str, talk: StringIO
-) -> None:
+def test_credentials_in_the_url_are_sent_and_not_shown(fetch, server, url, talk):
     fetch(url.replace("://", "://user:hidden@"))
     assert server.asked(NAME)[0].headers["authorization"].startswith("Basic ")
     stored = "".join(path.read_text() for path in (fetch.cache / "rocm").rglob("*.json"))
@@ -578,71 +510,35 @@ def moved(target: str, status: int = 302) -> Fault:
 
 
 @pytest.mark.parametrize("status", [301, 302, 303, 307, 308])
-def test_redirects_are_followed(status: int, fetch: Fetcher, server: FaultServer, url: str) -> None:
+def test_redirects_are_followed(status, fetch, server, url):
     server.faults["old/x.tar.gz"].append(moved(f"/{NAME}", status))
     assert sound(fetch(server.url("old/x.tar.gz")))
 
 
 @pytest.mark.parametrize("target", ["http://[bad", "//[::1", "http://host:port/x"])
-def test_a_redirect_to_nonsense_is_the_server_s_mistake(
-    target: str, fetch: Fetcher, server: FaultServer
-) -> None:
+def test_a_redirect_to_nonsense_is_the_server_s_mistake(target, fetch, server):
     server.faults["odd.tar.gz"].append(moved(target))
     with pytest.raises(FetchError, match=r"odd\.tar\.gz"):
         fetch(server.url("odd.tar.gz"), sha256=SHA256)
 
 
-def test_redirects_without_end_are_given_up(fetch: Fetcher, server: FaultServer) -> None:
+def test_redirects_without_end_are_given_up(fetch, server):
     server.faults["round.tar.gz"].extend([moved("round.tar.gz")] * 99)
     with pytest.raises(FetchError, match="redirected more than 10 times"):
         fetch(server.url("round.tar.gz"))
 
 
-@pytest.fixture(scope="module")
-def certificates(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], tuple[Path, Path]]:
-    """A CA (`ca.pem`) and, for a name, a certificate of it with its key."""
-    folder = tmp_path_factory.mktemp("tls")
-
-    def openssl(*argv: str) -> None:
-        subprocess.run(["openssl", *argv], cwd=folder, check=True, capture_output=True)
-
-    openssl(
-        "req", "-x509", "-newkey", "ec", "-pkeyopt", "ec_paramgen_curve:P-256", "-nodes",
-        "-keyout", "ca.key", "-out", "ca.pem", "-days", "2", "-subj", "/CN=Test CA",
-        "-addext", "basicConstraints=critical,CA:TRUE",
-        "-addext", "keyUsage=critical,keyCertSign,cRLSign",
-    )  # fmt: skip
-
-    def issue(name: str) -> tuple[Path, Path]:
-        openssl(
-            "req", "-newkey", "ec", "-pkeyopt", "ec_paramgen_curve:P-256", "-nodes",
-            "-keyout", "server.key", "-out", "server.csr", "-subj", "/CN=server",
-        )  # fmt: skip
-        (folder / "ext").write_text(
-            f"subjectAltName={name}\nauthorityKeyIdentifier=keyid\nsubjectKeyIdentifier=hash\n"
-        )
-        openssl(
-            "x509", "-req", "-in", "server.csr", "-CA", "ca.pem", "-CAkey", "ca.key",
-            "-CAcreateserial", "-days", "1", "-extfile", "ext", "-out", f"{name[:3]}.pem",
-        )  # fmt: skip
-        return folder / f"{name[:3]}.pem", folder / "server.key"
-
-    return issue
-
-
 @pytest.fixture
-def tls(certificates: Callable[[str], tuple[Path, Path]]) -> Iterator[tuple[FaultServer, Path]]:
+def tls(tmp_path):
     """An https server and the CA to trust."""
-    chain, key = certificates("IP:127.0.0.1")
-    with FaultServer(certificate=(chain, key)) as running:
+    made = certificates.make(tmp_path / "tls")
+    with FaultServer(certificate=(made.server, made.server_key)) as running:
         running.add(NAME, TARBALL)
-        yield running, chain.parent / "ca.pem"
+        yield running, made.authority
 
 
 @pytest.mark.needs("openssl")
-def test_a_certificate_of_nobody_is_refused_without_a_second_try(
-    fetch: Fetcher, tls: tuple[FaultServer, Path]
-) -> None:
+def test_a_certificate_of_nobody_is_refused_without_a_second_try(fetch, tls):
     server, _ = tls
     with pytest.raises(FetchError, match="certificate is not trusted") as caught:
         fetch(server.url(NAME))
@@ -651,29 +547,23 @@ def test_a_certificate_of_nobody_is_refused_without_a_second_try(
 
 
 @pytest.mark.needs("openssl")
-def test_an_own_ca_is_trusted_when_it_is_named(
-    fetch: Fetcher, tls: tuple[FaultServer, Path]
-) -> None:
+def test_an_own_ca_is_trusted_when_it_is_named(fetch, tls):
     server, ca = tls
     server.faults[NAME].append(Fault(cut=THIRD))
     assert sound(fetch(server.url(NAME), env={"REQUESTS_CA_BUNDLE": str(ca)}))
 
 
 @pytest.mark.needs("openssl")
-def test_a_certificate_for_another_host_is_refused(
-    fetch: Fetcher, certificates: Callable[[str], tuple[Path, Path]]
-) -> None:
-    chain, key = certificates("DNS:elsewhere.example")
-    with FaultServer(certificate=(chain, key)) as server:
+def test_a_certificate_for_another_host_is_refused(fetch, tmp_path):
+    made = certificates.make(tmp_path / "tls", "DNS:elsewhere.example")
+    with FaultServer(certificate=(made.server, made.server_key)) as server:
         server.add(NAME, TARBALL)
         with pytest.raises(FetchError, match="certificate is not trusted"):
-            fetch(server.url(NAME), env={"REQUESTS_CA_BUNDLE": str(chain.parent / "ca.pem")})
+            fetch(server.url(NAME), env={"REQUESTS_CA_BUNDLE": str(made.authority)})
 
 
 @pytest.mark.needs("openssl")
-def test_https_never_follows_to_http(
-    fetch: Fetcher, tls: tuple[FaultServer, Path], url: str, server: FaultServer
-) -> None:
+def test_https_never_follows_to_http(fetch, tls, url, server):
     secure, ca = tls
     secure.faults[NAME].append(moved(url))
     with pytest.raises(FetchError, match="redirects from https to http://"):
@@ -683,9 +573,7 @@ def test_https_never_follows_to_http(
 
 
 @pytest.mark.needs("openssl")
-def test_nor_does_http_that_was_https_in_between(
-    fetch: Fetcher, tls: tuple[FaultServer, Path], url: str, server: FaultServer
-) -> None:
+def test_nor_does_http_that_was_https_in_between(fetch, tls, url, server):
     secure, ca = tls
     secure.faults[NAME].append(moved(url))
     server.faults["start.tar.gz"].append(moved(secure.url(NAME)))
@@ -694,17 +582,13 @@ def test_nor_does_http_that_was_https_in_between(
 
 
 @pytest.mark.needs("openssl")
-def test_a_ca_bundle_that_is_not_there_is_the_user_s_mistake(
-    fetch: Fetcher, tls: tuple[FaultServer, Path]
-) -> None:
+def test_a_ca_bundle_that_is_not_there_is_the_user_s_mistake(fetch, tls):
     with pytest.raises(ConfigError, match="/no/bundle") as caught:
         fetch(tls[0].url(NAME), env={"REQUESTS_CA_BUNDLE": "/no/bundle.pem"})
     assert "REQUESTS_CA_BUNDLE" in caught.value.hint
 
 
-def test_proxies_of_the_process_are_not_used_those_given_are(
-    fetch: Fetcher, url: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_proxies_of_the_process_are_not_used_those_given_are(fetch, url, monkeypatch):
     nobody = "http://127.0.0.1:9"
     monkeypatch.setenv("http_proxy", nobody)
     monkeypatch.setenv("HTTP_PROXY", nobody)
@@ -717,7 +601,7 @@ def test_proxies_of_the_process_are_not_used_those_given_are(
 # Bad tarballs and trees, all the way.
 
 
-def test_no_malicious_tarball_leaves_anything(fetch: Fetcher, server: FaultServer) -> None:
+def test_no_malicious_tarball_leaves_anything(fetch, server):
     for title, (data, says) in tarballs.malicious().items():
         url = server.add(NAME, data)
         with pytest.raises(FetchError) as caught:
@@ -728,22 +612,20 @@ def test_no_malicious_tarball_leaves_anything(fetch: Fetcher, server: FaultServe
     assert not {"evil", "x", "new"} & everything
 
 
-def test_a_tarball_that_holds_no_rocm_leaves_nothing(fetch: Fetcher, server: FaultServer) -> None:
+def test_a_tarball_that_holds_no_rocm_leaves_nothing(fetch, server):
     url = server.add(NAME, tarballs.gz(tarballs.tar({"readme": tarballs.File(data=b"hi")})))
     with pytest.raises(RocmError, match="no ROCm tree"):
         fetch(url)
     assert fetch.left() == []
 
 
-def test_a_tree_of_another_version_is_refused(fetch: Fetcher, server: FaultServer) -> None:
+def test_a_tree_of_another_version_is_refused(fetch, server):
     url = server.add(NAME, tarballs.rocm_tarball("7.9.0"))
     with pytest.raises(RocmError, match=r"the tree is ROCm 7\.9\.0, but 7\.10\.0a20251120 is in"):
         fetch(url)
 
 
-def test_what_does_not_fit_is_refused_before_it_is_fetched(
-    fetch: Fetcher, server: FaultServer
-) -> None:
+def test_what_does_not_fit_is_refused_before_it_is_fetched(fetch, server):
     url = server.add(NAME, TARBALL)
     server.faults[NAME].append(Fault(headers={"Content-Length": str(1 << 60)}, cut=1 << 16))
     with pytest.raises(HostError, match=r"about .* are needed, .* are free") as caught:
@@ -752,9 +634,7 @@ def test_what_does_not_fit_is_refused_before_it_is_fetched(
     assert fetch.left() == []
 
 
-def test_the_budget_removes_the_oldest_tree_but_not_this_one(
-    fetch: Fetcher, server: FaultServer, url: str
-) -> None:
+def test_the_budget_removes_the_oldest_tree_but_not_this_one(fetch, server, url):
     old = fetch(url).root
     other = server.add("other.tar.gz", OTHER)
     kept = fetch(other, budget=1)
@@ -762,9 +642,7 @@ def test_the_budget_removes_the_oldest_tree_but_not_this_one(
     assert kept.root.is_dir()
 
 
-def test_the_budget_holds_also_when_nothing_is_fetched(
-    fetch: Fetcher, server: FaultServer, url: str
-) -> None:
+def test_the_budget_holds_also_when_nothing_is_fetched(fetch, server, url):
     old = fetch(url).root
     other = server.add("other.tar.gz", OTHER)
     fetch(other)
@@ -772,7 +650,7 @@ def test_the_budget_holds_also_when_nothing_is_fetched(
     assert not old.exists()
 
 
-def test_memory_stays_below_150_mib(fetch: Fetcher, tmp_path: Path) -> None:
+def test_memory_stays_below_150_mib(fetch, tmp_path):
     path = tmp_path / NAME
     big = {f"lib/big{number}.so": tarballs.File(data=bytes(64 << 20)) for number in range(5)}
     path.write_bytes(tarballs.gz(tarballs.tar({**tarballs.rocm_files(), **big})))

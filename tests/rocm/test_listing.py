@@ -17,7 +17,6 @@ from rocwheel.base.errors import ConfigError, FetchError
 from rocwheel.rocm import listing
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
     from pathlib import Path
 
 OLD = "therock-dist-linux-gfx94X-dcgpu-7.13.0a20260430.tar.gz"
@@ -57,7 +56,7 @@ def bucket_page(*names: str, days: dict[str, str] | None = None) -> str:
 
 
 @pytest.fixture
-def client() -> Iterator[Client]:
+def client():
     with Client({}, retry=Retry(attempts=1, pause=0.01), note=print) as made:
         yield made
 
@@ -70,7 +69,7 @@ def newest(page: str | bytes, client: Client, tmp_path: Path, *, path: str = "ta
 
 
 @pytest.mark.parametrize("page", [script_page, link_page])
-def test_each_family_gets_its_newest_tarball(page, client: Client, tmp_path: Path) -> None:
+def test_each_family_gets_its_newest_tarball(page, client, tmp_path):
     found = newest(page(*NAMES), client, tmp_path)
     assert found == {
         "gfx94X-dcgpu": f"/tarball-multi-arch/{NEW}",
@@ -92,29 +91,29 @@ LATER = "therock-dist-linux-gfx90a-7.14.0.dev0+0a0a0a0a.tar.gz"
     ids=["later-last", "later-first", "bucket"],
 )
 def test_of_builds_that_a_commit_alone_tells_apart_the_later_one_is_newer(
-    page, path, client: Client, tmp_path: Path
-) -> None:
+    page, path, client, tmp_path
+):
     assert newest(page, client, tmp_path, path=path)["gfx90a"].endswith("dev0%2B0a0a0a0a.tar.gz")
 
 
-def test_a_newer_version_is_newer_whenever_it_was_put_there(client, tmp_path: Path) -> None:
+def test_a_newer_version_is_newer_whenever_it_was_put_there(client, tmp_path):
     page = script_page(OLD, NEW, times={NEW: 1780000000.0, OLD: 1790000000.0})
     assert newest(page, client, tmp_path)["gfx94X-dcgpu"].endswith(NEW)
 
 
-def test_a_buckets_own_listing_is_read_from_its_root(client: Client, tmp_path: Path) -> None:
+def test_a_buckets_own_listing_is_read_from_its_root(client, tmp_path):
     found = newest(bucket_page(*NAMES), client, tmp_path, path="")
     assert found["multiarch"] == f"/v4/tarball/{ALL}"
     assert sorted(found) == ["gfx90a", "gfx94X-dcgpu", "multiarch"]
 
 
-def test_a_bucket_that_is_named_by_path_keeps_its_name(client: Client, tmp_path: Path) -> None:
+def test_a_bucket_that_is_named_by_path_keeps_its_name(client, tmp_path):
     for path in ("bucket", "bucket/"):
         found = newest(bucket_page(*NAMES), client, tmp_path, path=path)
         assert found["multiarch"] == f"/bucket/v4/tarball/{ALL}"
 
 
-def test_a_long_listing_of_a_bucket_is_read_to_its_end(client: Client, tmp_path: Path) -> None:
+def test_a_long_listing_of_a_bucket_is_read_to_its_end(client, tmp_path):
     more = "<NextContinuationToken>a/b=</NextContinuationToken></ListBucketResult>"
     first = bucket_page(OLD).replace("</ListBucketResult>", more)
     asked = []
@@ -167,7 +166,7 @@ def test_a_long_listing_of_a_bucket_is_read_to_its_end(client: Client, tmp_path:
          "json", "renamed-constant", "cut", "cut-bucket", "numbers", "other-project", "new-names",
          "twice", "huge"],
 )  # fmt: skip
-def test_a_page_that_is_none_is_one_error(page, problem, client: Client, tmp_path: Path) -> None:
+def test_a_page_that_is_none_is_one_error(page, problem, client, tmp_path):
     with pytest.raises(FetchError, match=problem) as caught:
         newest(page, client, tmp_path)
     assert caught.value.hint
@@ -184,13 +183,13 @@ def test_a_page_that_is_none_is_one_error(page, problem, client: Client, tmp_pat
         (NEW.replace("a20260630", ""), "1e300", "None"),
     ],
 )
-def test_a_build_is_of_the_day_that_its_version_or_the_page_says(name, modified, day) -> None:
+def test_a_build_is_of_the_day_that_its_version_or_the_page_says(name, modified, day):
     page = f'const files = [{{"name": "{name.replace("%2B", "+")}", "mtime": "{modified}"}}]'
     assert [str(item.day) for item in listing.read(page, "https://x/").tarballs] == [day]
 
 
 @pytest.mark.parametrize(("attempts", "told"), [(1, "(1 attempt)"), (2, "(2 attempts)")])
-def test_a_failure_says_how_often_it_was_tried(attempts: int, told: str, tmp_path: Path) -> None:
+def test_a_failure_says_how_often_it_was_tried(attempts, told, tmp_path):
     retry = Retry(attempts=attempts, pause=0.01)
     with FaultServer() as server, Client({}, retry=retry, note=print) as client:
         server.faults["page/"] += [Fault(status=503)] * 3
@@ -199,19 +198,17 @@ def test_a_failure_says_how_often_it_was_tried(attempts: int, told: str, tmp_pat
     assert str(caught.value).endswith(told)
 
 
-def test_a_folder_that_is_not_there_is_an_error(client: Client, tmp_path: Path) -> None:
+def test_a_folder_that_is_not_there_is_an_error(client, tmp_path):
     with pytest.raises(ConfigError, match="no such folder"):
         listing.newest("nowhere", client=client, cwd=tmp_path)
 
 
-def test_an_address_that_makes_no_sense_is_passed_over(client: Client, tmp_path: Path) -> None:
+def test_an_address_that_makes_no_sense_is_passed_over(client, tmp_path):
     page = f'<a href="http://[bad/{OLD}">bad</a>' + link_page(NEW)
     assert list(newest(page, client, tmp_path)) == ["gfx94X-dcgpu"]
 
 
-def test_a_name_server_that_does_not_answer_holds_no_command(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_name_server_that_does_not_answer_holds_no_command(tmp_path, monkeypatch):
     """A resolver asks each server again and again, for minutes: here until the test is over."""
     over = threading.Event()
     monkeypatch.setattr(socket, "getaddrinfo", lambda *_, **__: over.wait(60))

@@ -42,7 +42,7 @@ def inflated(data: bytes, *, size: int = 1000) -> bytes:
 
 @pytest.mark.parametrize("format_", FORMATS)
 @pytest.mark.parametrize("size", [1, 512, 777, 1 << 20])
-def test_members_and_data_arrive_whatever_the_blocks(format_: str, size: int) -> None:
+def test_members_and_data_arrive_whatever_the_blocks(format_, size):
     files = tarballs.rocm_files()
     data = tarballs.tar(files, format_=FORMATS[format_])
     found = {
@@ -58,7 +58,7 @@ def test_members_and_data_arrive_whatever_the_blocks(format_: str, size: int) ->
 
 
 @pytest.mark.parametrize("format_", ["gnu", "pax"])
-def test_long_names_and_long_link_targets_survive(format_: str) -> None:
+def test_long_names_and_long_link_targets_survive(format_):
     name = "/".join(["directory" * 8] * 6) + "/ünï.so"
     data = tarballs.tar(
         {name: File(data=b"x"), "short": Link(target=name)}, format_=FORMATS[format_]
@@ -68,7 +68,7 @@ def test_long_names_and_long_link_targets_survive(format_: str) -> None:
     assert found[1].link.decode() == name
 
 
-def test_a_ustar_prefix_is_put_before_the_name() -> None:
+def test_a_ustar_prefix_is_put_before_the_name():
     name = "a" * 90 + "/" + "b" * 90
     data = tarballs.tar({name: File(data=b"x")}, format_=tarfile.USTAR_FORMAT)
     assert read(data)[-1][0].name.decode() == name
@@ -87,7 +87,7 @@ names = st.text(
     format_=st.sampled_from(["gnu", "pax"]),
     size=st.integers(1, 3000),
 )
-def test_what_tarfile_writes_is_read_back(files: dict[str, bytes], format_: str, size: int) -> None:
+def test_what_tarfile_writes_is_read_back(files, format_, size):
     data = tarballs.tar(
         {name: File(data=body) for name, body in files.items()}, format_=FORMATS[format_]
     )
@@ -96,7 +96,7 @@ def test_what_tarfile_writes_is_read_back(files: dict[str, bytes], format_: str,
 
 @settings(max_examples=200, deadline=None)
 @given(place=st.integers(0, 20_000), value=st.integers(1, 255))
-def test_a_changed_byte_in_a_tar_is_an_error_or_data_never_a_crash(place: int, value: int) -> None:
+def test_a_changed_byte_in_a_tar_is_an_error_or_data_never_a_crash(place, value):
     data = bytearray(tarballs.tar(tarballs.rocm_files(), format_=tarfile.PAX_FORMAT))
     data[place % len(data)] ^= value
     with suppress(FetchError):  # anything else is a crash
@@ -108,30 +108,30 @@ def test_a_changed_byte_in_a_tar_is_an_error_or_data_never_a_crash(place: int, v
 @example(b"\x1f\x8b")
 @example(b"\xfd7zXZ\0")
 @example(b"\x28\xb5\x2f\xfd")
-def test_noise_is_refused_not_crashed_on(noise: bytes) -> None:
+def test_noise_is_refused_not_crashed_on(noise):
     with pytest.raises(FetchError):
         read(inflated(noise + b"\0"))
 
 
-def test_a_member_that_is_not_read_is_passed_over() -> None:
+def test_a_member_that_is_not_read_is_passed_over():
     data = tarballs.tar({"one": File(data=b"1" * 5000), "two": File(data=b"2")})
     reader = TarReader(pieces(data, 600), name="x.tar")
     assert [member.name for member in reader.members()] == [b"one", b"two"]
 
 
-def test_times_before_1970_and_fractions_are_read() -> None:
+def test_times_before_1970_and_fractions_are_read():
     header = Raw(name=b"h", type=b"x", data=tarballs.pax(mtime="-1.25"))
     found = read(bytes(header) + bytes(Raw(name=b"old", data=b"x")) + END)
     assert found[0][0].mtime_ns == -1_250_000_000
 
 
-def test_a_size_beyond_octal_is_read_from_the_base_256_field() -> None:
+def test_a_size_beyond_octal_is_read_from_the_base_256_field():
     size = b"\x80" + (3).to_bytes(11, "big")
     member, body = read(bytes(Raw(name=b"big", data=b"abc", size=size)) + END)[0]
     assert (member.size, body) == (3, b"abc")
 
 
-def test_a_volume_label_and_a_global_comment_are_passed_over() -> None:
+def test_a_volume_label_and_a_global_comment_are_passed_over():
     data = (
         bytes(Raw(name=b"label", type=b"V"))
         + bytes(Raw(name=b"g", type=b"g", data=tarballs.pax(comment="made today")))
@@ -186,7 +186,7 @@ def sparse_1_0() -> bytes:
 
 
 @pytest.mark.parametrize("form", [sparse_old, sparse_0_0, sparse_0_1, sparse_1_0])
-def test_a_sparse_file_is_refused_by_name_in_every_form(form) -> None:
+def test_a_sparse_file_is_refused_by_name_in_every_form(form):
     with pytest.raises(FetchError, match=r"member .*sparse.* is a sparse file"):
         read(form() + END)
 
@@ -195,7 +195,7 @@ def test_a_sparse_file_is_refused_by_name_in_every_form(form) -> None:
 
 
 @pytest.mark.parametrize("kind", tarballs.COMPRESSORS)
-def test_every_compression_is_told_by_its_bytes(kind: str) -> None:
+def test_every_compression_is_told_by_its_bytes(kind):
     tar = tarballs.tar({**tarballs.rocm_files(), **tarballs.filler(3_000_000)})
     packed = tarballs.COMPRESSORS[kind](tar)
     assert (
@@ -209,12 +209,12 @@ def test_every_compression_is_told_by_its_bytes(kind: str) -> None:
     assert inflated(packed, size=70_000) == tar
 
 
-def test_a_tar_without_compression_is_taken_too() -> None:
+def test_a_tar_without_compression_is_taken_too():
     tar = tarballs.tar(tarballs.rocm_files())
     assert inflated(tar) == tar
 
 
-def test_several_members_or_streams_are_one_archive() -> None:
+def test_several_members_or_streams_are_one_archive():
     tar = tarballs.tar(tarballs.rocm_files())
     half = len(tar) // 2
     for packed in (
@@ -227,7 +227,7 @@ def test_several_members_or_streams_are_one_archive() -> None:
 
 @pytest.mark.parametrize("kind", tarballs.COMPRESSORS)
 @pytest.mark.parametrize("part", [0.0, 0.001, 0.3, 0.99, -1])
-def test_a_cut_archive_is_an_error(kind: str, part: float) -> None:
+def test_a_cut_archive_is_an_error(kind, part):
     packed = tarballs.COMPRESSORS[kind](tarballs.tar(tarballs.filler(300_000)))
     cut = packed[: int(len(packed) * part) if part >= 0 else -1]
     with pytest.raises(FetchError):
@@ -236,7 +236,7 @@ def test_a_cut_archive_is_an_error(kind: str, part: float) -> None:
 
 
 @pytest.mark.parametrize("kind", tarballs.COMPRESSORS)
-def test_a_flipped_bit_is_an_error(kind: str) -> None:
+def test_a_flipped_bit_is_an_error(kind):
     packed = bytearray(
         tarballs.COMPRESSORS[kind](tarballs.tar(tarballs.filler(300_000)))
         if kind != "zst"
@@ -249,32 +249,26 @@ def test_a_flipped_bit_is_an_error(kind: str) -> None:
         read(inflated(bytes(packed)))
 
 
-def test_a_tar_cut_between_two_members_is_an_error() -> None:
+def test_a_tar_cut_between_two_members_is_an_error():
     tar = tarballs.tar({"one": File(data=b"1"), "two": File(data=b"2")})
     with pytest.raises(FetchError, match="cut short"):
         read(tar[:1024])
 
 
-def test_a_web_page_is_no_archive() -> None:
-    with pytest.raises(FetchError, match=r"neither \.tar\.gz") as caught:
-        inflated(b"<!doctype html><title>Not found</title>" * 40)
-    assert "web page" in caught.value.hint
-
-
-def test_xz_that_wants_too_much_memory_is_refused() -> None:
+def test_xz_that_wants_too_much_memory_is_refused():
     filters = [{"id": lzma.FILTER_LZMA2, "dict_size": 1 << 29}]
     packed = lzma.compress(tarballs.tar(tarballs.rocm_files()), filters=filters)
     with pytest.raises(FetchError, match="damaged"):
         inflated(packed)
 
 
-def test_memory_does_not_grow_with_what_a_block_unpacks_to() -> None:
+def test_memory_does_not_grow_with_what_a_block_unpacks_to():
     zeros = gzip.compress(bytes(200 << 20), compresslevel=9)
     largest = max(len(block) for block in inflate(iter([zeros]), name="x"))
     assert largest <= 1 << 20
 
 
-def test_a_name_in_a_message_is_bounded_and_printable() -> None:
+def test_a_name_in_a_message_is_bounded_and_printable():
     data = tarballs.raw_tar([Raw(name=b"bad\x1b\n" + b"n" * 90, type=b"6")])
     with pytest.raises(FetchError) as caught:
         read(data)

@@ -33,12 +33,12 @@ TABLE = [  # stream, version, address: the routing of TheRock #7547, #7644 and #
 
 
 @pytest.mark.parametrize(("stream", "version", "where"), TABLE)
-def test_a_stream_and_a_version_have_one_address(stream, version, where, tmp_path: Path) -> None:
+def test_a_stream_and_a_version_have_one_address(stream, version, where, tmp_path):
     found = therock.address(stream, "tarballs", version=version, ci=CI, cwd=tmp_path)
     assert found == where
 
 
-def test_the_addresses_of_the_docs_are_those_of_the_data() -> None:
+def test_the_addresses_of_the_docs_are_those_of_the_data():
     text = (CI.parent / "docs" / "how-to" / "fetch-rocm.md").read_text()
     rows = [
         f"| `{name}` | {str(place.versions).replace('<', '&lt;')} | {place.tarballs} | {place.packages} "
@@ -49,7 +49,7 @@ def test_the_addresses_of_the_docs_are_those_of_the_data() -> None:
     assert [row for row in rows if row not in text] == []
 
 
-def test_other_addresses_stand_for_themselves(tmp_path: Path) -> None:
+def test_other_addresses_stand_for_themselves(tmp_path):
     def asked(text: str, kind: therock.Kind = "tarballs") -> str:
         return therock.address(text, kind, ci=CI, cwd=tmp_path)
 
@@ -75,13 +75,13 @@ def test_a_version_that_a_stream_has_nowhere_is_an_error(stream, kind, version, 
     assert caught.value.hint
 
 
-def test_a_word_that_is_no_stream_is_answered_with_the_nearest(tmp_path: Path) -> None:
+def test_a_word_that_is_no_stream_is_answered_with_the_nearest(tmp_path):
     with pytest.raises(ConfigError, match="'nigthly': neither a stream") as caught:
         therock.address("nigthly", "tarballs", ci=CI, cwd=tmp_path)
     assert caught.value.hint == "did you mean nightly?"
 
 
-def test_a_mirror_may_be_plain_http_where_its_host_is_named(tmp_path: Path) -> None:
+def test_a_mirror_may_be_plain_http_where_its_host_is_named(tmp_path):
     text = (CI / therock.FILE).read_text()
     mirror = "http://mirror.lan:8080/rocm/"
     text = text.replace("https://nightly.repo.amd.com/rocm/core/tarball/", mirror, 1)
@@ -97,7 +97,7 @@ def test_a_mirror_may_be_plain_http_where_its_host_is_named(tmp_path: Path) -> N
 
 
 @pytest.mark.parametrize(("today", "told"), [("2026-09-20", 0), ("2026-09-22", 1)])
-def test_facts_that_are_a_month_old_are_told_with_the_line_that_renews_them(today, told) -> None:
+def test_facts_that_are_a_month_old_are_told_with_the_line_that_renews_them(today, told):
     lines = list(therock.outdated(date.fromisoformat(today), ci=CI))
     assert len(lines) == told
     assert all(
@@ -122,7 +122,7 @@ def test_facts_that_are_a_month_old_are_told_with_the_line_that_renews_them(toda
         ("  kernel_packs: .kpack", "  kpack: .kpack", "unknown key"),
     ],
 )
-def test_a_mistake_is_named_with_its_place(old, new, problem, tmp_path: Path) -> None:
+def test_a_mistake_is_named_with_its_place(old, new, problem, tmp_path):
     text = (CI / therock.FILE).read_text()
     assert old in text
     (tmp_path / therock.FILE).write_text(text.replace(old, new, 1))
@@ -163,7 +163,7 @@ def test_versions_tell_where_people_read_what_changed(old, new, link):
         ("therock-dist-linux-gfx1151-1x2.tar.gz", "gfx1151", None, False),
     ],
 )  # fmt: skip
-def test_names_of_therock(name: str, group: str, version: str | None, is_release: bool) -> None:
+def test_names_of_therock(name, group, version, is_release):
     parsed = therock.parse_name(name)
     assert parsed is not None
     assert (parsed.group, str(parsed.version) if parsed.version else None) == (group, version)
@@ -182,7 +182,7 @@ def test_names_of_therock(name: str, group: str, version: str | None, is_release
         "therock-dist-linux-gfx94X-dcgpu-7.10.0/x.tar.gz",
     ],
 )
-def test_other_names_are_none(name: str) -> None:
+def test_other_names_are_none(name):
     assert therock.parse_name(name) is None
 
 
@@ -194,11 +194,11 @@ def test_other_names_are_none(name: str) -> None:
         ("https://host/folder/", "folder"),
     ],
 )
-def test_the_last_part_of_a_url_or_path(source: str, name: str) -> None:
+def test_the_last_part_of_a_url_or_path(source, name):
     assert therock.base_name(source) == name
 
 
-def test_a_family_is_one_of_the_matrix() -> None:
+def test_a_family_is_one_of_the_matrix():
     known = therock.parse_name("therock-dist-linux-gfx90a-7.10.0.tar.gz")
     other = therock.parse_name("therock-dist-linux-gfx77X-7.10.0.tar.gz")
     assert known

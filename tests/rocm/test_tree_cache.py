@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import threading
-from typing import TYPE_CHECKING
 
 import pytest
 from support.tarballs import FACTS
@@ -14,16 +13,13 @@ from rocwheel.base.download import Fingerprint
 from rocwheel.base.files import Lock, try_locked
 from rocwheel.rocm.tree_cache import Cache, CachedTree, FetchedSource
 
-if TYPE_CHECKING:
-    from pathlib import Path
-
 
 def never() -> None:
     pytest.fail("nobody else holds it")
 
 
 @pytest.fixture
-def cache(tmp_path: Path) -> Cache:
+def cache(tmp_path):
     cache = Cache(tmp_path)
     cache.prepare()
     return cache
@@ -56,7 +52,7 @@ def trim(cache: Cache, budget: int) -> list[str]:
     return gone
 
 
-def test_a_published_tree_is_leased_with_its_facts(cache: Cache) -> None:
+def test_a_published_tree_is_leased_with_its_facts(cache):
     put(cache, "a").close()
     held = cache.lease("a" * 64)
     assert held is not None
@@ -66,14 +62,14 @@ def test_a_published_tree_is_leased_with_its_facts(cache: Cache) -> None:
     lease.close()
 
 
-def test_what_is_not_there_is_none_and_makes_no_file(cache: Cache) -> None:
+def test_what_is_not_there_is_none_and_makes_no_file(cache):
     assert cache.lease("b" * 64) is None
     assert cache.tree("b" * 64) is None
     assert list((cache.folder / "locks").iterdir()) == []
 
 
 @pytest.mark.parametrize("text", ["", "{", "[]", "{}", '{"schema": 99, "sha256": "x"}'])
-def test_a_tree_whose_entry_cannot_be_read_does_not_count(cache: Cache, text: str) -> None:
+def test_a_tree_whose_entry_cannot_be_read_does_not_count(cache, text):
     put(cache, "a").close()
     (cache.trees / ("a" * 64) / "entry.json").write_text(text)
     assert cache.lease("a" * 64) is None
@@ -81,7 +77,7 @@ def test_a_tree_whose_entry_cannot_be_read_does_not_count(cache: Cache, text: st
     assert cache.lease("a" * 64) is not None
 
 
-def test_the_longest_unused_tree_goes_first(cache: Cache) -> None:
+def test_the_longest_unused_tree_goes_first(cache):
     for letter, used in (("a", 300.0), ("b", 100.0), ("c", 200.0)):
         put(cache, letter, used=used).close()
     assert trim(cache, 250) == ["b"]
@@ -89,7 +85,7 @@ def test_the_longest_unused_tree_goes_first(cache: Cache) -> None:
     assert trees(cache) == "a"
 
 
-def test_use_makes_a_tree_young_again(cache: Cache) -> None:
+def test_use_makes_a_tree_young_again(cache):
     put(cache, "a", used=100.0).close()
     put(cache, "b", used=200.0).close()
     held = cache.lease("a" * 64)
@@ -98,7 +94,7 @@ def test_use_makes_a_tree_young_again(cache: Cache) -> None:
     assert trim(cache, 100) == ["b"]
 
 
-def test_a_tree_in_use_is_never_removed(cache: Cache) -> None:
+def test_a_tree_in_use_is_never_removed(cache):
     lease = put(cache, "a", used=100.0)
     put(cache, "b", used=200.0).close()
     assert trim(cache, 0) == ["b"]
@@ -107,14 +103,14 @@ def test_a_tree_in_use_is_never_removed(cache: Cache) -> None:
     assert trim(cache, 0) == ["a"]
 
 
-def test_a_lease_ends_with_the_value_that_holds_it(cache: Cache) -> None:
+def test_a_lease_ends_with_the_value_that_holds_it(cache):
     held = [put(cache, "a")]
     assert trim(cache, 0) == []
     held.clear()
     assert trim(cache, 0) == ["a"]
 
 
-def test_partial_downloads_count_and_go_too(cache: Cache) -> None:
+def test_partial_downloads_count_and_go_too(cache):
     part = cache.partial("k" * 32)
     part.write_bytes(bytes(500))
     part.with_suffix(".json").write_text("{}")
@@ -125,14 +121,14 @@ def test_partial_downloads_count_and_go_too(cache: Cache) -> None:
     assert trees(cache) == "a"
 
 
-def test_a_partial_download_in_progress_stays(cache: Cache) -> None:
+def test_a_partial_download_in_progress_stays(cache):
     cache.partial("key").write_bytes(bytes(500))
     with cache.claim("key", waiting=never):
         assert trim(cache, 0) == []
     assert trim(cache, 0) == ["k"]
 
 
-def test_what_a_killed_run_left_is_removed(cache: Cache) -> None:
+def test_what_a_killed_run_left_is_removed(cache):
     left = cache.folder / "staging/killed/tree"
     left.mkdir(parents=True)
     (left / "file").write_bytes(b"half")
@@ -141,13 +137,13 @@ def test_what_a_killed_run_left_is_removed(cache: Cache) -> None:
     assert list((cache.folder / "staging").iterdir()) == []
 
 
-def test_what_another_run_unpacks_now_is_left_alone(cache: Cache) -> None:
+def test_what_another_run_unpacks_now_is_left_alone(cache):
     with cache.claim("busy", waiting=never) as staging:
         trim(cache, 0)
         assert staging.is_dir()
 
 
-def test_a_claim_leaves_nothing_after_a_failure(cache: Cache) -> None:
+def test_a_claim_leaves_nothing_after_a_failure(cache):
     def fail() -> None:
         with cache.claim("key", waiting=never) as staging:
             (staging / "tree").mkdir()
@@ -159,7 +155,7 @@ def test_a_claim_leaves_nothing_after_a_failure(cache: Cache) -> None:
     assert list((cache.folder / "staging").iterdir()) == []
 
 
-def test_the_second_claim_says_that_it_waits(cache: Cache) -> None:
+def test_the_second_claim_says_that_it_waits(cache):
     waits, done = threading.Event(), threading.Event()
 
     def second() -> None:
@@ -175,7 +171,7 @@ def test_the_second_claim_says_that_it_waits(cache: Cache) -> None:
     assert done.is_set()
 
 
-def test_an_equal_tree_from_elsewhere_is_shared(cache: Cache) -> None:
+def test_an_equal_tree_from_elsewhere_is_shared(cache):
     first = put(cache, "a")
     inode = (cache.trees / ("a" * 64)).stat().st_ino
     put(cache, "a").close()
@@ -183,7 +179,7 @@ def test_an_equal_tree_from_elsewhere_is_shared(cache: Cache) -> None:
     first.close()
 
 
-def test_a_tree_that_is_being_trimmed_is_not_leased(cache: Cache) -> None:
+def test_a_tree_that_is_being_trimmed_is_not_leased(cache):
     put(cache, "a", used=1).close()
     got: list[object] = []
     lease = threading.Thread(target=lambda: got.append(cache.lease("a" * 64)))
@@ -201,7 +197,7 @@ def test_a_tree_that_is_being_trimmed_is_not_leased(cache: Cache) -> None:
     cache.trim(budget=0, removed=meanwhile)
 
 
-def test_what_vanishes_while_it_is_counted_is_no_error(cache: Cache) -> None:
+def test_what_vanishes_while_it_is_counted_is_no_error(cache):
     """Another run trims and finishes downloads between this one's look and its touch."""
     put(cache, "a", used=1).close()
     put(cache, "b", used=2).close()
@@ -218,7 +214,7 @@ def test_what_vanishes_while_it_is_counted_is_no_error(cache: Cache) -> None:
     assert trees(cache) == ""
 
 
-def test_what_a_killed_trim_left_does_not_stop_the_next(cache: Cache) -> None:
+def test_what_a_killed_trim_left_does_not_stop_the_next(cache):
     put(cache, "a", used=1).close()
     with try_locked(cache.folder / "locks" / f"{'a' * 64}.lock") or pytest.fail("held"):
         pass
@@ -232,7 +228,7 @@ def test_what_a_killed_trim_left_does_not_stop_the_next(cache: Cache) -> None:
     assert trees(cache) == ""
 
 
-def test_a_source_is_recalled_as_it_was(cache: Cache) -> None:
+def test_a_source_is_recalled_as_it_was(cache):
     remote = Fingerprint(size=5, etag='"x"', modified="m")
     seen = FetchedSource(remote=remote, sha256="a" * 64, source="https://host/x")
     cache.remember("key", seen)
@@ -257,8 +253,6 @@ def test_a_source_is_recalled_as_it_was(cache: Cache) -> None:
         (Fingerprint(size=1), Fingerprint(size=1), False),
     ],
 )
-def test_files_are_the_same_only_when_that_is_certain(
-    one: Fingerprint, two: Fingerprint, same: bool
-) -> None:
+def test_files_are_the_same_only_when_that_is_certain(one, two, same):
     assert one.same(two) is same
     assert two.same(one) is same

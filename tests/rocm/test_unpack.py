@@ -31,7 +31,7 @@ def writable(root: Path) -> list[str]:
     ]
 
 
-def test_files_links_modes_and_times_survive(tmp_path: Path) -> None:
+def test_files_links_modes_and_times_survive(tmp_path):
     tree = tmp_path / "tree"
     done = unpacked(tarballs.rocm_tarball(), tree)
     assert done.files == 7
@@ -45,13 +45,13 @@ def test_files_links_modes_and_times_survive(tmp_path: Path) -> None:
             assert path.stat().st_mtime == tarballs.MTIME
 
 
-def test_nothing_in_the_tree_is_writable(tmp_path: Path) -> None:
+def test_nothing_in_the_tree_is_writable(tmp_path):
     tree = tmp_path / "tree"
     unpacked(tarballs.rocm_tarball(), tree)
     assert writable(tree) == []
 
 
-def test_setuid_and_sticky_bits_do_not_survive(tmp_path: Path) -> None:
+def test_setuid_and_sticky_bits_do_not_survive(tmp_path):
     members = [
         Raw(name=b"root", data=b"x", mode=0o6755),
         Raw(name=b"dir/", type=b"5", mode=0o1777),
@@ -61,14 +61,14 @@ def test_setuid_and_sticky_bits_do_not_survive(tmp_path: Path) -> None:
     assert stat.S_IMODE((tmp_path / "tree/dir").stat().st_mode) == 0o555
 
 
-def test_the_owner_can_always_read_and_enter(tmp_path: Path) -> None:
+def test_the_owner_can_always_read_and_enter(tmp_path):
     members = [Raw(name=b"d/", type=b"5", mode=0), Raw(name=b"d/f", data=b"x", mode=0)]
     unpacked(tarballs.gz(tarballs.raw_tar(members)), tmp_path / "tree")
     assert stat.S_IMODE((tmp_path / "tree/d").stat().st_mode) == 0o500
     assert stat.S_IMODE((tmp_path / "tree/d/f").stat().st_mode) == 0o400
 
 
-def test_the_umask_is_respected(tmp_path: Path) -> None:
+def test_the_umask_is_respected(tmp_path):
     before = os.umask(0o077)
     try:
         unpacked(tarballs.rocm_tarball(), tmp_path / "tree")
@@ -78,7 +78,7 @@ def test_the_umask_is_respected(tmp_path: Path) -> None:
     assert stat.S_IMODE((tmp_path / "tree/.info/version").stat().st_mode) == 0o400
 
 
-def test_hard_links_stay_one_file(tmp_path: Path) -> None:
+def test_hard_links_stay_one_file(tmp_path):
     members = [
         Raw(name=b"one", data=b"same"),
         Raw(name=b"./two", type=b"1", link=b"./one"),
@@ -91,7 +91,7 @@ def test_hard_links_stay_one_file(tmp_path: Path) -> None:
     assert str((tree / "soft2").readlink()) == "one"
 
 
-def test_links_that_stay_inside_are_kept(tmp_path: Path) -> None:
+def test_links_that_stay_inside_are_kept(tmp_path):
     members = [
         Raw(name=b"lib/up", type=b"2", link=b"../bin/../lib"),
         Raw(name=b"dangling", type=b"2", link=b"lib/not/there"),
@@ -103,20 +103,20 @@ def test_links_that_stay_inside_are_kept(tmp_path: Path) -> None:
     assert (tmp_path / "tree/dangling").is_symlink()
 
 
-def test_folders_without_a_member_of_their_own_are_made(tmp_path: Path) -> None:
+def test_folders_without_a_member_of_their_own_are_made(tmp_path):
     data = tarballs.raw_tar([Raw(name=b"new//./deep/er/file", data=b"x")])
     unpacked(tarballs.gz(data), tmp_path / "tree")
     assert (tmp_path / "tree/new/deep/er/file").read_bytes() == b"x"
     assert writable(tmp_path / "tree") == []
 
 
-def test_names_that_are_not_utf_8_survive(tmp_path: Path) -> None:
+def test_names_that_are_not_utf_8_survive(tmp_path):
     unpacked(tarballs.gz(tarballs.raw_tar([Raw(name=b"\xff\xfe", data=b"x")])), tmp_path / "tree")
     assert (tmp_path / "tree" / os.fsdecode(b"\xff\xfe")).read_bytes() == b"x"
 
 
 @pytest.mark.parametrize("title", tarballs.malicious())
-def test_a_malicious_member_is_refused_by_name(title: str, tmp_path: Path) -> None:
+def test_a_malicious_member_is_refused_by_name(title, tmp_path):
     data, says = tarballs.malicious()[title]
     home = tmp_path / "home"
     home.mkdir()
@@ -130,7 +130,7 @@ def test_a_malicious_member_is_refused_by_name(title: str, tmp_path: Path) -> No
     assert sorted(set(tmp_path.rglob("*")) - inside) == outside
 
 
-def test_a_bomb_is_stopped_before_it_fills_the_disk(tmp_path: Path) -> None:
+def test_a_bomb_is_stopped_before_it_fills_the_disk(tmp_path):
     data = tarballs.gz(tarballs.tar({"zeros": File(data=bytes(40 << 20))}))
     limits = UnpackLimits(slack=8 << 20, ratio=50)
     with pytest.raises(FetchError, match="out of all proportion"):
@@ -138,13 +138,13 @@ def test_a_bomb_is_stopped_before_it_fills_the_disk(tmp_path: Path) -> None:
     assert (tmp_path / "tree/zeros").stat().st_size < 24 << 20
 
 
-def test_a_bomb_behind_the_end_of_the_archive_is_stopped_too(tmp_path: Path) -> None:
+def test_a_bomb_behind_the_end_of_the_archive_is_stopped_too(tmp_path):
     data = tarballs.gz(tarballs.raw_tar([], after=bytes(40 << 20)))
     with pytest.raises(FetchError, match="out of all proportion"):
         unpacked(data, tmp_path / "tree", limits=UnpackLimits(slack=8 << 20, ratio=50))
 
 
-def test_a_tree_bigger_than_any_rocm_is_refused(tmp_path: Path) -> None:
+def test_a_tree_bigger_than_any_rocm_is_refused(tmp_path):
     files = {f"f{number}": File(data=bytes(1000)) for number in range(20)}
     with pytest.raises(FetchError, match="absurdly big"):
         unpacked(
@@ -152,7 +152,7 @@ def test_a_tree_bigger_than_any_rocm_is_refused(tmp_path: Path) -> None:
         )
 
 
-def test_too_many_members_are_refused(tmp_path: Path) -> None:
+def test_too_many_members_are_refused(tmp_path):
     files = {f"f{number}": File(data=b"") for number in range(20)}
     packed = tarballs.gz(tarballs.tar(files))
     with pytest.raises(FetchError, match="one member too many"):

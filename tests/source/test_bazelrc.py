@@ -18,14 +18,14 @@ def read(folder: Path, text: str, *names: str) -> bazelrc.RcFiles:
     return bazelrc.read_rc(folder, names)
 
 
-def test_configs_are_those_of_the_command_and_of_what_it_inherits(tmp_path: Path) -> None:
+def test_configs_are_those_of_the_command_and_of_what_it_inherits(tmp_path):
     rc = read(
         tmp_path, "common:a --x\nbuild:b --x\nrun:c --x\ntest:d --x\nalways:e --x\nbuild --y\n"
     )
     assert rc.configs == {"a", "b", "e"}
 
 
-def test_nested_configs_stand_where_they_are_asked_for(tmp_path: Path) -> None:
+def test_nested_configs_stand_where_they_are_asked_for(tmp_path):
     rc = read(
         tmp_path,
         "build --first\n"
@@ -41,7 +41,7 @@ def test_nested_configs_stand_where_they_are_asked_for(tmp_path: Path) -> None:
     ]
 
 
-def test_quotes_comments_continued_lines_and_values_in_the_next_word(tmp_path: Path) -> None:
+def test_quotes_comments_continued_lines_and_values_in_the_next_word(tmp_path):
     rc = read(
         tmp_path,
         "# a comment\n"
@@ -56,7 +56,7 @@ def test_quotes_comments_continued_lines_and_values_in_the_next_word(tmp_path: P
     assert [line.where.rpartition(":")[2] for line in rc.lines] == ["2", "3", "5"]
 
 
-def test_imports_are_read_in_place_and_only_try_import_may_fail(tmp_path: Path) -> None:
+def test_imports_are_read_in_place_and_only_try_import_may_fail(tmp_path):
     (tmp_path / "more.rc").write_text("build --more\n")
     rc = read(
         tmp_path,
@@ -70,7 +70,7 @@ def test_imports_are_read_in_place_and_only_try_import_may_fail(tmp_path: Path) 
         read(tmp_path, "import %workspace%/more.rc\n")
 
 
-def test_rc_files_named_at_start_come_after_the_workspaces_own(tmp_path: Path) -> None:
+def test_rc_files_named_at_start_come_after_the_workspaces_own(tmp_path):
     (tmp_path / "rocm.rc").write_text("build:rocm --late\n")
     rc = read(tmp_path, "build:rocm --early\n", "rocm.rc")
     assert rc.flatten(["--config=rocm"]) == ("--config=rocm", "--early", "--late")
@@ -84,17 +84,17 @@ def test_rc_files_named_at_start_come_after_the_workspaces_own(tmp_path: Path) -
         ("build:a --config=b\nbuild:b --config=a\n", "contains itself"),
     ],
 )
-def test_a_config_that_cannot_be_is_located(tmp_path: Path, text: str, problem: str) -> None:
+def test_a_config_that_cannot_be_is_located(tmp_path, text, problem):
     with pytest.raises(SourceError, match=problem):
         read(tmp_path, text).flatten(["--config=a"])
 
 
-def test_a_line_that_is_none_is_located(tmp_path: Path) -> None:
+def test_a_line_that_is_none_is_located(tmp_path):
     with pytest.raises(SourceError, match=r"\.bazelrc:2: No closing quotation"):
         read(tmp_path, 'build --a\nbuild --b="x\n')
 
 
-def test_repo_env_goes_before_action_env_and_the_last_of_each_counts() -> None:
+def test_repo_env_goes_before_action_env_and_the_last_of_each_counts():
     options = (
         "--action_env=A=1",
         "--repo_env=B=1",

@@ -16,7 +16,7 @@ from rocwheel.base.errors import ConfigError, SourceError
 from rocwheel.base.values import replace
 from rocwheel.base.versions import PythonVersion
 from rocwheel.source import SourceRequest, bazelrc
-from rocwheel.source.tree import compared
+from rocwheel.source.tree import compared, patches
 
 CI = Path(__file__).parents[2] / "ci"
 PINS = source.pins_of(CI)
@@ -192,6 +192,20 @@ def test_patches_of_a_module_are_compared_with_a_users_own_xla(tmp_path, runner,
     assert any("lacks JAX's one.patch" in warning for warning in tree.warnings)
     (own / "x").write_text("new\n")
     assert resolve(root, runner, console, xla_source_dir=own).xla_patches == ("one.patch",)
+
+
+def test_of_a_workspace_only_patches_that_are_applied_are_named(tmp_path):
+    layout, folder = PINS.layouts["upstream"].xla, tmp_path / "third_party" / "xla"
+    assert patches(tmp_path, layout, by_module=False) == ()
+    folder.mkdir(parents=True)
+    (folder / "workspace.bzl").write_text(
+        'patch_file = [\n    # "//third_party/xla:temporary.patch",\n'
+        '    "//third_party/xla:one.patch",\n    "//third_party/xla:two.patch",\n],\n'
+    )
+    for name in ("one", "two", "temporary"):
+        (folder / f"{name}.patch").touch()
+    found = patches(tmp_path, layout, by_module=False)
+    assert [patch.name for patch in found] == ["one.patch", "two.patch"]
 
 
 def test_neighbouring_patches_are_compared_in_their_order(tmp_path, runner):

@@ -18,7 +18,7 @@ pytestmark = [pytest.mark.integration, pytest.mark.needs("git")]
 
 
 @pytest.fixture
-def place(tmp_path, console) -> Place:
+def place(tmp_path, console):
     return Place(tmp_path, console)
 
 

@@ -1,9 +1,8 @@
-"""ci/pins.yaml: the pins are the right ones, and every mistake in it is named with its place."""
+"""The pins and layouts in ci/ are the right ones, and how a version finds its own."""
 
 from __future__ import annotations
 
 import csv
-import re
 from pathlib import Path
 
 import pytest
@@ -11,7 +10,8 @@ from packaging.version import Version
 
 from rocwheel import source
 from rocwheel.base.errors import ConfigError
-from rocwheel.base.versions import PythonVersion
+from rocwheel.base.versions import PythonVersion, WheelKind
+from rocwheel.records.source_layout import ConditionalOptions, expand
 from rocwheel.source import pins
 
 ROOT = Path(__file__).parents[2]
@@ -105,41 +105,61 @@ def test_an_unverified_pin_is_never_the_default(tmp_path):
     assert "never the default" in str(error)
 
 
+# ci/layouts.yaml: what rocwheel relies on is data, and data that cannot be right is refused.
+
+
 @pytest.mark.parametrize(
-    ("old", "new", "place", "hint"),
+    ("version", "startup", "config"),
     [
-        ("commit:", "comit:", r"pins\.0\.8\.0\.comit: unknown key", "did you mean commit?"),
-        ("layout: upstream", "layout: upstrem", r"unknown value 'upstrem'", "upstream"),
-        ('"3.11"', '"3.111"', r"pythons\[0\]: '3\.111': unknown Python", "3.11"),
-        ("403977d2e2", "403977", r"commit: '403977\w+' is not 40 hexadecimal", "write all"),
-        ("origin: built", "origin: build", r"jaxlib\.origin: unknown value 'build'", "built"),
-        ("    ref: jax-v0.8.0\n", "", r"pins\.0\.8\.0: 'ref' is missing", "add `ref:`"),
-        ("schema: 1", "schema: 2", r"schema: this rocwheel reads schema 1", "same version"),
-        ('bazel: "7.4.1"', "bazel: 7", r"bazel: expected `str`, got `int`", "quotes"),
-        ("default: true", "default: false", r"0 pins are marked default", "exactly one"),
-        (
-            "jaxlib-0.9.1-cp312",
-            "jaxlib-0.9.0-cp312",
-            r"does not start with jaxlib-0\.9\.1-cp312",
-            "",
-        ),
-        ("      origin: built\n", "", "'origin' is missing", "add `origin:`"),
-        (
-            '"0.8.0":',
-            '"0.7.0":',
-            r"no class of layout 'upstream' holds JAX 0\.7\.0",
-            "layouts.yaml",
-        ),
+        ("0.8.0", (), "rocm"),
+        ("0.9.1", (), "rocm"),
+        ("0.9.2", ("build/rocm/rocm.bazelrc",), "rocm_release_wheel"),
+        ("0.10.2", ("build/rocm/rocm.bazelrc",), "rocm_clang_local"),
+        ("0.11.0.dev20260701", ("build/rocm/rocm.bazelrc",), "rocm_clang_local"),
+        ("0.13.0", ("build/rocm/rocm.bazelrc",), "rocm_clang_local"),
     ],
 )
-def test_a_mistake_is_named_with_file_line_key_and_remedy(old, new, place, hint, tmp_path):
-    error = mistake(tmp_path, old, new)
-    assert re.match(r".*pins\.yaml:\d+:\d+: ", str(error))
-    assert re.search(place, str(error))
-    assert hint in error.hint
+def test_a_version_finds_its_class(version, startup, config):
+    found = LAYOUTS["upstream"].version_class(Version(version))
+    assert found is not None
+    assert found.startup_files == startup
+    assert found.values["clang_rocm_config"] == (config,)
 
 
-def test_the_line_of_a_mistake_is_its_line(tmp_path):
-    lines = FILE.read_text().splitlines()
-    number = next(n for n, line in enumerate(lines, 1) if "ref:" in line)
-    assert f"pins.yaml:{number}:" in str(mistake(tmp_path, "ref: jax-v0.8.0", "ref: [a]"))
+def test_a_version_too_old_has_no_class():
+    assert LAYOUTS["upstream"].version_class(Version("0.7.1")) is None
+
+
+def test_rocm_10_needs_jax_0_11_1():
+    versions = {
+        text: LAYOUTS["upstream"].version_class(Version(text)) for text in ("0.11.0", "0.11.1")
+    }
+    assert {text: "10.1" in found.rocm for text, found in versions.items()} == {
+        "0.11.0": False,
+        "0.11.1": True,
+    }
+
+
+def test_the_layout_builds_every_wheel():
+    assert set(LAYOUTS["upstream"].targets) == set(WheelKind)
+
+
+def test_lock_files_are_named_as_jax_names_them():
+    locks = LAYOUTS["upstream"].lock_files
+    assert locks.name(PythonVersion(3, 12)) == "build/requirements_lock_3_12.txt"
+    assert locks.name(PythonVersion(3, 14, free_threaded=True)) == (
+        "build/requirements_lock_3_14_ft.txt"
+    )
+
+
+def test_steps_give_their_options_when_all_conditions_hold():
+    steps = (
+        ConditionalOptions(when=frozenset(), options=("--always",)),
+        ConditionalOptions(when=frozenset({"a"}), options=("--a={one}",)),
+        ConditionalOptions(when=frozenset({"a", "b"}), options=("--ab",)),
+        ConditionalOptions(when=frozenset({"a"}), options=("--config={many}", "--none={empty}")),
+    )
+    found = expand(
+        steps, conditions=frozenset({"a"}), values={"one": "1 2", "many": ("x", "y"), "empty": ()}
+    )
+    assert found == ("--always", "--a=1 2", "--config=x", "--config=y")

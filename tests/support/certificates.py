@@ -18,16 +18,20 @@ class Certificates:
     client_key: Path
 
 
-def make(folder: Path) -> Certificates:
+def make(folder: Path, name: str = "IP:127.0.0.1") -> Certificates:
+    """Make them in a folder; `name` is the server's, as openssl writes it."""
     folder.mkdir(parents=True, exist_ok=True)
     _openssl(folder, "req -x509 -newkey rsa:2048 -nodes -days 2 -subj /CN=authority"
+             " -addext keyUsage=critical,keyCertSign,cRLSign"
              " -keyout authority.key -out authority.pem")  # fmt: skip
-    (folder / "names").write_text("subjectAltName=IP:127.0.0.1\n")
-    for name in ("server", "client"):
-        _openssl(folder, f"req -newkey rsa:2048 -nodes -subj /CN={name}"
-                 f" -keyout {name}.key -out {name}.csr")  # fmt: skip
-        _openssl(folder, f"x509 -req -in {name}.csr -CA authority.pem -CAkey authority.key"
-                 f" -CAcreateserial -days 2 -extfile names -out {name}.pem")  # fmt: skip
+    (folder / "names").write_text(
+        f"subjectAltName={name}\nauthorityKeyIdentifier=keyid\nsubjectKeyIdentifier=hash\n"
+    )
+    for owner in ("server", "client"):
+        _openssl(folder, f"req -newkey rsa:2048 -nodes -subj /CN={owner}"
+                 f" -keyout {owner}.key -out {owner}.csr")  # fmt: skip
+        _openssl(folder, f"x509 -req -in {owner}.csr -CA authority.pem -CAkey authority.key"
+                 f" -CAcreateserial -days 2 -extfile names -out {owner}.pem")  # fmt: skip
     return Certificates(
         authority=folder / "authority.pem",
         server=folder / "server.pem",

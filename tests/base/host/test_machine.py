@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from rocwheel.base.errors import HostError
-from rocwheel.base.host import debian, machine
+from rocwheel.base.host import debian, machine, virtualenv
 from rocwheel.base.versions import PythonVersion
 
 pytestmark = pytest.mark.integration
@@ -126,3 +126,12 @@ def test_a_compiler_by_path_that_is_no_clang_is_refused(tmp_path, runner, files,
         program.chmod(0o755)
     with pytest.raises(HostError, match=said):
         machine.clang(tmp_path / named, {}, runner=runner)
+
+
+# The environment rocwheel makes for itself is filled whatever pip was told elsewhere.
+
+
+def test_settings_that_send_packages_elsewhere_do_not_count():
+    elsewhere = {"PIP_TARGET": "/x", "PIP_PREFIX": "/x", "PIP_USER": "1", "PIP_ROOT": "/x"}
+    kept = virtualenv.plain({**elsewhere, "PIP_INDEX_URL": "https://example.com", "PATH": "/bin"})
+    assert kept == {"PIP_INDEX_URL": "https://example.com", "PATH": "/bin"}

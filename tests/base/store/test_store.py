@@ -34,7 +34,7 @@ from rocwheel.base.errors import (
 )
 from rocwheel.base.here import Here
 from rocwheel.base.parallel import each
-from rocwheel.base.store import JSON, Headers, ObjectInfo, Options, Store, probe
+from rocwheel.base.store import JSON, Headers, ObjectInfo, Options, Store, bucket, probe
 from rocwheel.base.store.opening import open_store
 from rocwheel.base.values import replace
 from rocwheel.tools import doctor
@@ -57,14 +57,7 @@ def s3_store(servers, monkeypatch, name: str, **options) -> Store:
 
 
 @pytest.fixture(params=merge_tries("file", "seaweedfs", of=["file", "moto", "seaweedfs"]))
-def store(request, servers, tmp_path, monkeypatch) -> Store:
-    if request.param == "file":
-        return open_store((tmp_path / "a store").as_uri())
-    return s3_store(servers, monkeypatch, request.param)
-
-
-@pytest.fixture(params=merge_tries("file", "seaweedfs", of=["file", "moto", "seaweedfs"]))
-def conditional_store(request, servers, tmp_path, monkeypatch) -> Store:
+def store(request, servers, tmp_path, monkeypatch):
     if request.param == "file":
         return open_store((tmp_path / "a store").as_uri())
     return s3_store(servers, monkeypatch, request.param)
@@ -76,7 +69,7 @@ def info(store: Store, key: str) -> ObjectInfo:
     return found
 
 
-def test_what_was_created_is_read_back(store: Store) -> None:
+def test_what_was_created_is_read_back(store):
     assert store.create(WHEEL, b"some bytes", headers=HEADERS)
     data, found = store.read(WHEEL)
     assert (data, found.key, found.size) == (b"some bytes", WHEEL, 10)
@@ -84,7 +77,7 @@ def test_what_was_created_is_read_back(store: Store) -> None:
     assert abs(datetime.now(tz=timezone.utc) - found.modified) < timedelta(minutes=5)
 
 
-def test_a_file_streams_in_and_its_progress_adds_up(store: Store, tmp_path: Path) -> None:
+def test_a_file_streams_in_and_its_progress_adds_up(store, tmp_path):
     path = tmp_path / "wheel"
     path.write_bytes(b"x" * 3_000_000)
     seen: list[int] = []
@@ -95,8 +88,8 @@ def test_a_file_streams_in_and_its_progress_adds_up(store: Store, tmp_path: Path
 
 @pytest.mark.parametrize("scheme", ["http", "https"])
 def test_what_is_uploaded_is_read_once_and_arrives_as_it_was_hashed_or_not_at_all(
-    servers, monkeypatch, tmp_path: Path, scheme
-) -> None:
+    servers, monkeypatch, tmp_path, scheme
+):
     """botocore read each file once more to sign it, over TLS as well."""
     (path := tmp_path / "file").write_bytes(random.Random(1).randbytes(3_000_000))
     with ExitStack() as stack:
@@ -122,7 +115,7 @@ def test_what_is_uploaded_is_read_once_and_arrives_as_it_was_hashed_or_not_at_al
                 open_store(store.url).info("a")
 
 
-def test_a_stored_name_is_never_given_other_bytes(store: Store) -> None:
+def test_a_stored_name_is_never_given_other_bytes(store):
     store.create(WHEEL, b"first", headers=HEADERS)
     seen: list[int] = []
     assert store.create(WHEEL, b"first", headers=HEADERS, count=seen.append) is False
@@ -133,7 +126,7 @@ def test_a_stored_name_is_never_given_other_bytes(store: Store) -> None:
     assert [item.key for item in store.keys("v2/")] == [WHEEL]
 
 
-def test_a_page_changes_only_as_it_was_read(store: Store) -> None:
+def test_a_page_changes_only_as_it_was_read(store):
     store.replace("v2/page/index.html", b"one", previous=None, headers=HEADERS)
     _, one = store.read("v2/page/index.html")
     with pytest.raises(ObjectStaleError, match=r"page/index\.html"):
@@ -144,7 +137,7 @@ def test_a_page_changes_only_as_it_was_read(store: Store) -> None:
     assert store.read("v2/page/index.html")[0] == b"two"
 
 
-def test_a_page_that_was_deleted_cannot_be_replaced(store: Store) -> None:
+def test_a_page_that_was_deleted_cannot_be_replaced(store):
     store.replace("page", b"one", previous=None, headers=HEADERS)
     _, one = store.read("page")
     store.delete("page")
@@ -153,7 +146,7 @@ def test_a_page_that_was_deleted_cannot_be_replaced(store: Store) -> None:
     assert store.info("page") is None
 
 
-def test_a_copy_has_the_same_bytes_and_is_written_once(store: Store) -> None:
+def test_a_copy_has_the_same_bytes_and_is_written_once(store):
     store.create("staging/a+b.whl", b"wheel", headers=HEADERS)
     source = info(store, "staging/a+b.whl")
     moved = store.copy(source, "release/a+b.whl", sha256=sha(b"wheel"))
@@ -168,9 +161,7 @@ def test_a_copy_has_the_same_bytes_and_is_written_once(store: Store) -> None:
 
 
 @pytest.mark.parametrize("name", ["moto", "seaweedfs"])
-def test_how_a_copy_is_served_does_not_come_from_who_wrote_the_source(
-    servers, monkeypatch, name
-) -> None:
+def test_how_a_copy_is_served_does_not_come_from_who_wrote_the_source(servers, monkeypatch, name):
     """A stager may put the same bytes as `gzip`, which clients would unpack, or with tags."""
     store = s3_store(servers, monkeypatch, name)
     client = servers[name].client()
@@ -189,7 +180,7 @@ def test_how_a_copy_is_served_does_not_come_from_who_wrote_the_source(
     assert client.get_object_tagging(**at)["TagSet"] == []
 
 
-def test_a_source_that_was_replaced_is_not_copied(store: Store) -> None:
+def test_a_source_that_was_replaced_is_not_copied(store):
     store.create("staging/a.whl", b"tested", headers=HEADERS)
     source = info(store, "staging/a.whl")
     store.delete("staging/a.whl")
@@ -203,7 +194,7 @@ def test_a_source_that_was_replaced_is_not_copied(store: Store) -> None:
 @pytest.mark.parametrize("name", merge_tries("seaweedfs", of=["moto", "seaweedfs"]))
 def test_doctor_says_who_we_are_to_a_bucket_and_whether_we_may_write(
     servers, monkeypatch, tmp_path, runner, name
-) -> None:
+):
     store = s3_store(servers, monkeypatch, name)
 
     def rows(**changes: str) -> dict[str, doctor.Row]:
@@ -235,7 +226,7 @@ ACTIONS = {
 }  # fmt: skip
 
 
-def test_the_right_that_a_refusal_names_is_one_that_iam_has(servers, monkeypatch) -> None:
+def test_the_right_that_a_refusal_names_is_one_that_iam_has(servers, monkeypatch):
     sources = Path(store_room.__file__).parent.glob("*.py")
     asked = {
         name
@@ -255,7 +246,7 @@ def test_the_right_that_a_refusal_names_is_one_that_iam_has(servers, monkeypatch
         assert right in ACTIONS, operation
 
 
-def test_what_is_not_there_is_named(store: Store) -> None:
+def test_what_is_not_there_is_named(store):
     store.create("some", b"thing", headers=HEADERS)
     assert store.info("no/such+key") is None
     with pytest.raises(ObjectMissingError, match=r"no/such\+key"):
@@ -263,7 +254,7 @@ def test_what_is_not_there_is_named(store: Store) -> None:
     store.delete("no/such+key")
 
 
-def test_a_listing_has_every_key_below_a_prefix_in_order(store: Store) -> None:
+def test_a_listing_has_every_key_below_a_prefix_in_order(store):
     keys = [f"p/{number:04}" for number in range(1001 if store.url.startswith("file:") else 21)]
     each(lambda key: store.create(key, b"x", headers=HEADERS), ["q", *keys], threads=8)
     assert [item.key for item in store.keys("p/")] == keys
@@ -271,17 +262,14 @@ def test_a_listing_has_every_key_below_a_prefix_in_order(store: Store) -> None:
     assert list(store.keys("nothing/")) == []
 
 
-def test_a_listing_goes_on_after_a_thousand_keys(servers, monkeypatch) -> None:
+def test_a_listing_goes_on_after_a_thousand_keys(servers, monkeypatch):
     store = s3_store(servers, monkeypatch, "seaweedfs")
     keys = [f"p/{number:04}" for number in range(1003)]
     each(lambda key: store.create(key, b"x", headers=HEADERS), keys, threads=8)
     assert [item.key for item in store.keys("p/")] == keys
 
 
-def test_one_of_many_writers_of_a_name_wins_and_all_the_others_are_told(
-    conditional_store: Store,
-) -> None:
-    store = conditional_store
+def test_one_of_many_writers_of_a_name_wins_and_all_the_others_are_told(store):
     store.abilities()
     told: list[str] = []
 
@@ -298,8 +286,7 @@ def test_one_of_many_writers_of_a_name_wins_and_all_the_others_are_told(
     assert store.read("one")[0] == b"%d" % created.index(True)
 
 
-def test_no_change_is_lost_when_many_change_one_page(conditional_store: Store) -> None:
-    store = conditional_store
+def test_no_change_is_lost_when_many_change_one_page(store):
     store.replace("page", b"", previous=None, headers=HEADERS)
 
     def add(number: int) -> None:
@@ -316,8 +303,8 @@ def test_no_change_is_lost_when_many_change_one_page(conditional_store: Store) -
 
 
 def test_a_wheel_above_what_s3_takes_at_once_is_refused_before_it_is_sent(
-    servers, monkeypatch, tmp_path: Path
-) -> None:
+    servers, monkeypatch, tmp_path
+):
     store = s3_store(servers, monkeypatch, "seaweedfs", put_limit=100)
     path = tmp_path / "big.whl"
     for size, is_taken in ((100, True), (101, False)):
@@ -332,7 +319,7 @@ def test_a_wheel_above_what_s3_takes_at_once_is_refused_before_it_is_sent(
     assert open_store(store.url).largest == 5 << 30
 
 
-def test_a_full_disk_is_said_with_the_folder(tmp_path: Path, monkeypatch) -> None:
+def test_a_full_disk_is_said_with_the_folder(tmp_path, monkeypatch):
     store = open_store((tmp_path / "store").as_uri())
 
     def full(descriptor: int) -> None:
@@ -344,7 +331,7 @@ def test_a_full_disk_is_said_with_the_folder(tmp_path: Path, monkeypatch) -> Non
     assert str(caught.value).endswith(f"/page: No space left on device ({tmp_path / 'store'})")
 
 
-def test_what_a_killed_writer_left_in_a_folder_is_no_key_and_is_swept(tmp_path: Path) -> None:
+def test_what_a_killed_writer_left_in_a_folder_is_no_key_and_is_swept(tmp_path):
     store = open_store(tmp_path.as_uri())
     store.create("a", b"a", headers=HEADERS)
     left = tmp_path / ".rocwheel" / "0123.part"
@@ -356,7 +343,7 @@ def test_what_a_killed_writer_left_in_a_folder_is_no_key_and_is_swept(tmp_path: 
     assert not left.exists()
 
 
-def test_abilities_are_what_each_server_does_not_what_it_says(servers, monkeypatch) -> None:
+def test_abilities_are_what_each_server_does_not_what_it_says(servers, monkeypatch):
     seaweedfs, moto = (
         s3_store(servers, monkeypatch, name).abilities() for name in ("seaweedfs", "moto")
     )
@@ -370,7 +357,7 @@ def test_abilities_are_what_each_server_does_not_what_it_says(servers, monkeypat
 
 
 @pytest.mark.parametrize("name", merge_tries("seaweedfs", of=["seaweedfs", "moto"]))
-def test_every_process_on_a_bucket_sees_what_the_first_one_saw(servers, monkeypatch, name) -> None:
+def test_every_process_on_a_bucket_sees_what_the_first_one_saw(servers, monkeypatch, name):
     """Each process probes the objects that earlier ones left; a bucket is used for years."""
     first = s3_store(servers, monkeypatch, name)
     first.abilities()
@@ -380,7 +367,7 @@ def test_every_process_on_a_bucket_sees_what_the_first_one_saw(servers, monkeypa
 
 def test_a_probe_object_that_lacks_its_checksum_does_not_cost_the_bucket_its_copies(
     servers, monkeypatch
-) -> None:
+):
     """Earlier versions left their probe objects so on every bucket they wrote to."""
     store = s3_store(servers, monkeypatch, "seaweedfs")
     _, _, bucket, base = store.url.split("/")
@@ -394,7 +381,7 @@ def test_a_probe_object_that_lacks_its_checksum_does_not_cost_the_bucket_its_cop
     assert store.copy(info(store, "a"), "b", sha256=sha(b"a")) == 0
 
 
-def test_a_condition_is_not_called_unknown_because_others_write_at_the_same_time() -> None:
+def test_a_condition_is_not_called_unknown_because_others_write_at_the_same_time():
     """Each write gives another ETag; one that is refused although nobody wrote is refused."""
 
     def tried(etags: Iterator[str], taken: str) -> tuple[str, list[str]]:
@@ -415,9 +402,7 @@ def test_a_condition_is_not_called_unknown_because_others_write_at_the_same_time
 
 @pytest.mark.skipif(not os.environ.get("ROCWHEEL_RGW"), reason="opt-in: ROCWHEEL_RGW=1")
 @pytest.mark.needs("ceph-mon", "ceph-osd", "radosgw")
-def test_ceph_takes_the_right_etag_in_its_own_spelling_and_keeps_conditions(
-    servers, monkeypatch
-) -> None:
+def test_ceph_takes_the_right_etag_in_its_own_spelling_and_keeps_conditions(servers, monkeypatch):
     store = s3_store(servers, monkeypatch, "rgw")
     able = store.abilities()
     assert able.copy_lacks
@@ -438,9 +423,7 @@ def test_ceph_takes_the_right_etag_in_its_own_spelling_and_keeps_conditions(
     "operation",
     ["PutObject", "CopyObject"],
 )
-def test_a_server_that_takes_no_etag_at_all_lacks_the_condition(
-    servers, monkeypatch, operation
-) -> None:
+def test_a_server_that_takes_no_etag_at_all_lacks_the_condition(servers, monkeypatch, operation):
     store = s3_store(servers, monkeypatch, "seaweedfs")
     header = {"PutObject": "If-Match", "CopyObject": "x-amz-copy-source-if-match"}[operation]
 
@@ -463,9 +446,7 @@ def test_a_server_that_takes_no_etag_at_all_lacks_the_condition(
     assert list(store.keys("v2/")) == []
 
 
-def test_a_server_that_answers_501_to_conditional_writes_is_called_incapable(
-    servers, monkeypatch
-) -> None:
+def test_a_server_that_answers_501_to_conditional_writes_is_called_incapable(servers, monkeypatch):
     store = s3_store(servers, monkeypatch, "seaweedfs")
     met = []
 
@@ -488,7 +469,7 @@ def test_a_server_that_answers_501_to_conditional_writes_is_called_incapable(
 def test_a_server_that_ignores_conditions_is_not_written_to(
     servers,
     monkeypatch,
-) -> None:
+):
     store = s3_store(servers, monkeypatch, "rclone")
     with pytest.raises(StoreError, match="does not keep to the conditions") as caught:
         store.create("v2/a.whl", b"a", headers=HEADERS)
@@ -498,7 +479,7 @@ def test_a_server_that_ignores_conditions_is_not_written_to(
     assert list(store.keys("v2/")) == []
 
 
-def test_a_probe_leaves_only_its_own_objects(servers, monkeypatch) -> None:
+def test_a_probe_leaves_only_its_own_objects(servers, monkeypatch):
     store = s3_store(servers, monkeypatch, "seaweedfs", probe_key="mine/probe")
     store.abilities()
     assert {item.key for item in store.keys("")} <= {
@@ -517,7 +498,7 @@ def test_a_probe_leaves_only_its_own_objects(servers, monkeypatch) -> None:
         ({"AWS_ENDPOINT_URL_S3": "http://127.0.0.1:9"}, "Could not connect", "run the same command again"),
     ],
 )  # fmt: skip
-def test_a_refusal_has_a_name_and_a_remedy(servers, monkeypatch, changes, message, hint) -> None:
+def test_a_refusal_has_a_name_and_a_remedy(servers, monkeypatch, changes, message, hint):
     store = s3_store(servers, monkeypatch, "seaweedfs", attempts=1)
     for name, value in changes.items():
         monkeypatch.setenv(name, value)
@@ -529,7 +510,7 @@ def test_a_refusal_has_a_name_and_a_remedy(servers, monkeypatch, changes, messag
     assert store.url in str(caught.value)
 
 
-def test_a_bucket_that_does_not_exist_is_named(servers, monkeypatch) -> None:
+def test_a_bucket_that_does_not_exist_is_named(servers, monkeypatch):
     s3_store(servers, monkeypatch, "seaweedfs")
     store = open_store("s3://no-such-bucket/base")
     for call in (
@@ -553,13 +534,13 @@ def test_a_bucket_that_does_not_exist_is_named(servers, monkeypatch) -> None:
         "store",
     ],
 )
-def test_a_url_that_is_no_store_is_refused(url: str) -> None:
+def test_a_url_that_is_no_store_is_refused(url):
     with pytest.raises(ConfigError, match="not a store"):
         open_store(url)
 
 
 @pytest.mark.parametrize("name", ["file", "/proc/nowhere"])
-def test_a_folder_that_cannot_be_made_is_no_missing_object(tmp_path: Path, name: str) -> None:
+def test_a_folder_that_cannot_be_made_is_no_missing_object(tmp_path, name):
     (tmp_path / "file").touch()
     store = open_store((tmp_path / name).as_uri())
     for write in (
@@ -572,7 +553,7 @@ def test_a_folder_that_cannot_be_made_is_no_missing_object(tmp_path: Path, name:
         assert "--store" in refused.value.hint
 
 
-def test_a_folder_that_cannot_be_listed_is_no_empty_one(tmp_path: Path, monkeypatch) -> None:
+def test_a_folder_that_cannot_be_listed_is_no_empty_one(tmp_path, monkeypatch):
     """The refusal is made up: root, as which CI runs, may list every folder."""
     store = open_store((tmp_path / "store").as_uri())
     store.create("v2/a/x.txt", b"x", headers=HEADERS, sha256=sha(b"x"))
@@ -589,7 +570,7 @@ def test_a_folder_that_cannot_be_listed_is_no_empty_one(tmp_path: Path, monkeypa
     assert list(store.keys("v3/")) == []
 
 
-def test_a_key_cannot_leave_the_folder(tmp_path: Path) -> None:
+def test_a_key_cannot_leave_the_folder(tmp_path):
     store = open_store((tmp_path / "in").as_uri())
     for key in ("../out", "a/../../out", "/etc/passwd", "a//b", ".rocwheel/lock", "a/"):
         with pytest.raises(StoreError):
@@ -597,7 +578,7 @@ def test_a_key_cannot_leave_the_folder(tmp_path: Path) -> None:
     assert [path.name for path in tmp_path.rglob("*") if path.is_file()] == []
 
 
-def test_the_first_failure_of_many_threads_is_raised_and_the_rest_is_not_started() -> None:
+def test_the_first_failure_of_many_threads_is_raised_and_the_rest_is_not_started():
     started = []
     gate = threading.Event()
 
@@ -651,7 +632,7 @@ def kept_days(servers, name: str, store: Store, key: str) -> int:
 @pytest.mark.parametrize("name", ["moto", "seaweedfs"])
 def test_records_outlive_who_deletes_them_where_the_bucket_has_object_lock(
     servers, monkeypatch, name
-) -> None:
+):
     store = locked_store(servers, monkeypatch, name)
     store.create("record", b"{}", headers=RECORD)
     store.create("page", b"{}", headers=Headers(content_type=JSON))
@@ -666,10 +647,28 @@ def test_records_outlive_who_deletes_them_where_the_bucket_has_object_lock(
 
 
 @pytest.mark.parametrize("name", ["moto", "seaweedfs"])
-def test_a_buckets_own_rule_for_object_lock_is_kept_to(servers, monkeypatch, name) -> None:
+def test_a_buckets_own_rule_for_object_lock_is_kept_to(servers, monkeypatch, name):
     """Such a bucket takes no put without a checksum, the probe's neither."""
     store = locked_store(servers, monkeypatch, name, days=3)
     assert store.abilities().folder_keys is (name == "moto")
     store.create("record", b"{}", headers=RECORD)
     store.create("wheel", b"PK", headers=HEADERS)
     assert [kept_days(servers, name, store, key) for key in ("record", "wheel")] == [3, 3]
+
+
+# What a bucket's answers are taken for.
+
+
+ANSWER = {"ContentLength": 3, "ETag": '"x"', "LastModified": datetime.now(tz=timezone.utc)}
+
+
+def test_an_answer_of_a_store_is_read():
+    assert bucket._info("a/b", ANSWER).etag == "x"
+
+
+@pytest.mark.parametrize("name", ANSWER)
+def test_an_answer_of_no_store_is_an_error(name):
+    """Such as the login page of a network, with the status 200."""
+    with pytest.raises(StoreError, match="a/b: the answer is none of an object store") as caught:
+        bucket._info("a/b", {key: value for key, value in ANSWER.items() if key != name})
+    assert caught.value.hint == "check the endpoint"

@@ -16,9 +16,10 @@ from packageurl import PackageURL
 from rocwheel import bazel
 from rocwheel.base.errors import CommandError
 from rocwheel.base.values import replace
-from rocwheel.base.versions import WheelKind
-from rocwheel.bazel import BazelBinary
+from rocwheel.base.versions import PythonVersion, WheelKind
+from rocwheel.bazel import BazelBinary, Caches, queries
 from rocwheel.bazel.queries import Repository, needed
+from rocwheel.records.manifest import InvocationRecord
 from tests.bazel.test_fetched import field
 from tests.bazel.test_invocations import spec
 
@@ -73,7 +74,7 @@ def flag(name: str) -> bytes:
 
 
 @pytest.fixture
-def world(tmp_path, runner) -> World:
+def world(tmp_path, runner):
     return World(tmp_path, runner)
 
 
@@ -81,7 +82,7 @@ def said(each: Repository) -> dict[str, str]:
     return dict(PackageURL.from_string(each.purl).qualifiers)
 
 
-def test_labels_name_repositories_and_definitions_their_sources(world) -> None:
+def test_labels_name_repositories_and_definitions_their_sources(world):
     world.says(
         "cquery",
         "@@//jaxlib:w (1a)\n//x:y (null)\n@@bazel_tools//a:b (1)\n"
@@ -111,14 +112,14 @@ def test_labels_name_repositories_and_definitions_their_sources(world) -> None:
     )
 
 
-def test_folders_of_this_machine_are_nothing_that_was_fetched(world) -> None:
+def test_folders_of_this_machine_are_nothing_that_was_fetched(world):
     world.says("cquery", "@@x//:a (1)\n@@xla//:a (1)\n@@here//:a (1)\n")
     local = 'new_local_repository(\n  name = "here",\n  path = "/home/me",\n)\n'
     world.says("query", ARCHIVE.format("x") + ARCHIVE.format("xla") + local)
     assert [each.name for each in world.needed("--override_repository=xla=/src/xla")] == ["x"]
 
 
-def test_a_tree_of_modules_is_asked_for_those_that_workspace_does_not_define(world) -> None:
+def test_a_tree_of_modules_is_asked_for_those_that_workspace_does_not_define(world):
     world.says("cquery", "@@x//:a (1)\n@@rules_cc+//:a (1)\n@@_main~ext~p//:a (1)\n")
     world.says(
         "mod", f"## @@rules_cc+:\n{ARCHIVE.format('rules_cc+')}\n{ARCHIVE.format('_main~ext~p')}"
@@ -133,7 +134,7 @@ def test_a_tree_of_modules_is_asked_for_those_that_workspace_does_not_define(wor
     assert world.argv("mod")[-2:] == ["@@_main~ext~p", "@@rules_cc+"]
 
 
-def test_an_old_bazel_is_asked_in_its_words_and_one_that_fails_says_so(world) -> None:
+def test_an_old_bazel_is_asked_in_its_words_and_one_that_fails_says_so(world):
     world.says("cquery", "@x//:a (1)\n")
     with pytest.raises(CommandError, match="query"):
         world.needed(version="4.2.3")
@@ -143,7 +144,7 @@ def test_an_old_bazel_is_asked_in_its_words_and_one_that_fails_says_so(world) ->
     assert not (world.folder / "mod.argv").exists()
 
 
-def test_only_what_decides_on_repositories_is_passed_on(world) -> None:
+def test_only_what_decides_on_repositories_is_passed_on(world):
     """Another option of a build is none of `query`'s; secrets and files stay where they are."""
     world.says("cquery", "@@x//:a (1)\n")
     world.says("query", ARCHIVE.format("x"))
@@ -158,3 +159,67 @@ def test_only_what_decides_on_repositories_is_passed_on(world) -> None:
     world.needed(*kept, *left)
     own = world.argv("query")
     assert own[own.index("query") + 1 :] == [*kept, "--output=build", "//external:*"]
+
+
+# What an invocation costs: its actions, and what the builds that filled a disk cache left of it.
+
+
+DONE = InvocationRecord(
+    command="bazel build",
+    actions_executed=4000,
+    cache_hits=12,
+    bytes_made=0,
+    bytes_cached=0,
+    notes=(),
+    warnings=(),
+    milliseconds=1,
+    critical_path_milliseconds=0,
+    critical_path=(),
+    slowest_actions=(),
+    log="",
+    profile="",
+)
+SUMMARY = """4,014 total actions.
+
+Mnemonics:
+  CppCompile: 4012
+  CppLink: 2
+  Middleman: 9
+
+Configurations:
+  k8-opt: 4014
+"""
+TEXT = "action 'Compiling a.cc'\n  Mnemonic: CppCompile\n  Target: //:a\n\naction 'b'\n  Mnemonic: Middleman\n"
+
+
+def test_actions_that_start_a_process_are_counted_of_both_forms():
+    assert queries.counted(SUMMARY) == {"CppCompile": 4012, "CppLink": 2}
+    assert queries.counted(TEXT) == {"CppCompile": 1}
+
+
+@pytest.mark.parametrize(
+    ("changes", "says", "is_cold"),
+    [
+        ({}, "made from the same", False),
+        ({"kinds": (WheelKind.PLUGIN,)}, "made from the same", False),
+        ({"pythons": (PythonVersion(3, 14),)}, "differs in CPython: has all but what", False),
+        (
+            {"git_hash": "2" * 40, "pythons": (PythonVersion(3, 14),)},
+            "differs in JAX, CPython: has what did not change since",
+            False,
+        ),
+        ({"rocm_root": "/other"}, "in ROCm: nothing of it serves, since every compile", True),
+        ({"gfx_targets": ("gfx90a",)}, "in gfx targets: nothing of it serves", True),
+        ({"options": ("--copt=-g",)}, "in set of Bazel options: nothing of it", True),
+        ({"kinds": (WheelKind.JAXLIB,)}, "no build of these wheels is known", True),
+    ],
+)
+def test_the_disk_cache_serves_what_a_build_has_in_common(changes, says, is_cold, runner, tmp_path):
+    caches = Caches(output_user_root=tmp_path / "out", disk=tmp_path / "disk", repository=None)
+    kinds = (WheelKind.PLUGIN, WheelKind.PJRT)
+    made = replace(spec(), caches=caches, kinds=kinds, git_hash="1" * 40)
+    queries.remember(bazel.invocations(made)[0], DONE, runner, when="2026-11-26 22:10 UTC")
+    now = bazel.invocations(replace(made, **changes))[0]
+    said, cold = queries.compared(now, queries.earlier(now, runner))
+    assert says in said
+    assert cold is is_cold
