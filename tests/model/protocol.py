@@ -735,6 +735,8 @@ def to_settle(model: Model, log: tuple[Entry, ...], me: Process, pc: str) -> Pro
         entry = Entry(me.action, me.set, -2, me.families, me.must)
         mine = views_of(entry, dict(state.standing), dict(state.must))
         wanted = tuple(page for page in wanted if page[0] in mine)
+        if me.action in {"add", "restore"} and not mine & state.removing:
+            wanted = ()  # what adds may follow what added
     projects: list[tuple[str, str]] = []
     for backwards in (True, False):
         of = (page for page in wanted if (page[0] in state.removing) is backwards)

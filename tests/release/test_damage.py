@@ -11,6 +11,7 @@ from __future__ import annotations
 import itertools
 import json
 import random
+import re
 import shutil
 from pathlib import Path
 
@@ -34,6 +35,10 @@ OBJECTS = (
     "state.json", "files.json", "manifests", "verdicts",
 )  # fmt: skip
 DAMAGES = ("lost", "truncated", "older copy", "unknown field", "another family's")
+SERVED = {  # what installers read
+    "pages as HTML": "*/*/index.html", "pages as JSON": "*/*/index.json",
+    "wheels": "files/*/*.whl", "METADATA": "files/*/*.metadata", "compat.html": "*/compat.html",
+}  # fmt: skip
 COMMANDS = (
     "stage", "promote", "yank", "unyank", "rollback", "restore", "prune", "status", "index check",
     "index repair", "index adopt",
@@ -41,6 +46,7 @@ COMMANDS = (
 KINDS = (
     *((index, "nothing", "") for index in INDEXES),
     *itertools.product(INDEXES, OBJECTS, DAMAGES),
+    *itertools.product(INDEXES, SERVED, ("lost", "truncated", "garbage")),
 )
 TABLE = tuple((*kind, command) for kind in KINDS for command in COMMANDS)
 KEPT = Path(__file__).parents[1] / "data" / "damage.txt"
@@ -107,6 +113,9 @@ def hurt(original: Original, what: str, how: str) -> None:
         (top / "state.json").unlink()
     every = {path: path.read_bytes() for path in sorted(top.rglob("*.json"))}
     paths = [path for path in every if path.relative_to(top).as_posix().startswith(pattern)]
+    if what in SERVED:
+        paths = [*original.release.glob(SERVED[what])]
+        every |= {path: path.read_bytes() for path in paths}
     assert paths
     for path in paths:
         old = original.folder / "before" / path.relative_to(original.folder / "store")
@@ -114,6 +123,8 @@ def hurt(original: Original, what: str, how: str) -> None:
             path.unlink()
         elif how == "truncated":
             path.write_bytes(every[path][:60])
+        elif how == "garbage":
+            path.write_bytes(b"\xff<garbage" + every[path][10:])
         elif how == "older copy":
             others = [item for item in every if item.parent == path.parent and item != path]
             other = every[(others or [path])[0]]
@@ -136,7 +147,7 @@ def line_of(command: str, original: Original) -> list[str]:
         "restore": ["restore", "--manifest", sets["0.9.2"].sha256, "--reason", "x"],
         "prune": ["prune", "--reason", "x"],
         "status": ["status"],
-        "index check": ["index", "check"],
+        "index check": ["index", "check", "--download"],
         "index repair": ["index", "repair"],
         "index adopt": ["index", "adopt"],
     }[command]
@@ -171,7 +182,7 @@ def check_row(original: Original, capsys, row: tuple[str, str, str, str]) -> str
     assert not set(before) & original.withdrawn, "the premise"
     capsys.readouterr()
     status = original.run(*line_of(command, original))
-    told = capsys.readouterr().err
+    told = "".join(capsys.readouterr())
     assert "Traceback" not in told, row
     assert status in {0, 2, 3, 7, 9}, row
     assert not set(listed(store)) & original.withdrawn, row
@@ -181,6 +192,8 @@ def check_row(original: Original, capsys, row: tuple[str, str, str, str]) -> str
         what.startswith("log") and command != "stage"
     ):
         assert status == 7, row
+        number = re.search(r"[1-9]|$", what)[0] or "1"  # of all that are damaged, the first is told
+        assert re.search(rf"log/{number}\.json|entry {number} of|log/ back from", told), row
     after = len(listed(store))
     return f"{status}" if after == len(before) else f"{status}>{after}"
 

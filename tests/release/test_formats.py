@@ -52,7 +52,7 @@ class Old:
             page.relative_to(self.store).as_posix(): {
                 (link.filename, link.yanked) for link in links(page.read_bytes())
             }
-            for page in self.store.glob(f"v2/{self.family}/*/index.html")
+            for page in self.store.glob(f"v2/{self.family}/j*/index.html")
         }
 
 

@@ -11,18 +11,17 @@ import shutil
 import sys
 import urllib.error
 import urllib.request
-from contextlib import nullcontext
 from pathlib import Path
 
 import pytest
 from support import gate as machines
 from support import night
-from support.roles import CELLS, a_night, private_bucket
-from support.s3 import BUCKET, READER
+from support.roles import private_bucket
+from support.s3 import READER
 from support.serving import serving
 from support.wheelset import FAMILY, Shop, make_set, pass_gate, wheel_key
 
-from rocwheel.base.errors import ObjectDiffersError, RefusedError
+from rocwheel.base.errors import ObjectDiffersError
 from rocwheel.base.here import Here
 from rocwheel.base.home import Home
 from rocwheel.base.process import Command, HostRunner, base_env
@@ -37,10 +36,9 @@ from rocwheel.gate.request import DeviceChoice, GateRequest
 from rocwheel.gate.suite.suites import DEVICE_ERRORS, Deadlines, Suite, SuiteSource
 from rocwheel.night import image_record as images
 from rocwheel.records.verdict import State
-from rocwheel.release import pip_resolution, rights
+from rocwheel.release import audit, rights
 from rocwheel.release.index import channels
 from rocwheel.release.ledger import log, manifests
-from rocwheel.release.ledger.nights import PROBE, Nights
 from rocwheel.release.ledger.state import Standing
 
 pytestmark = pytest.mark.integration
@@ -133,7 +131,7 @@ def test_a_set_goes_all_the_way_through_a_bucket_that_strangers_may_not_read(
     assert {path.name for path in brought} == {w.filename for w in manifest.built}
     runner = HostRunner(base_env(os.environ))
     upstream = (tmp_path / "empty").as_uri()
-    chosen = pip_resolution.resolve(
+    chosen = audit.resolve(
         shop.release, upstream=upstream, python=Path(sys.executable), runner=runner
     )
     assert chosen == []
@@ -185,123 +183,6 @@ def test_what_is_brought_has_the_manifests_digest_or_does_not_stay(shop, tmp_pat
 
 
 ROLES = tuple(rights.ROLES)
-
-
-@pytest.fixture
-def with_roles(tmp_path, monkeypatch):
-    """SeaweedFS, with a user for each role."""
-    with private_bucket(tmp_path) as (_, environ):
-
-        def become(name: str) -> None:
-            for key, value in environ(name).items():
-                monkeypatch.setenv(key, value)
-
-        yield become
-
-
-# Of a second server: test_rights.py has each role do its part on one that enforces policies of AWS.
-@pytest.mark.soak
-def test_each_role_does_its_part_and_no_other_does_it(
-    with_roles, tmp_path, console, capsys
-) -> None:
-    manifest = make_set(tmp_path / "wh", pythons=tuple(sorted({str(PYTHON), "3.12"})))
-    url = f"s3://{BUCKET}/place"
-    where = ("--store", url, "--family", FAMILY.name)
-
-    def only(role: str, *line: str) -> None:
-        for other in sorted(ROLES, key=role.__eq__):  # the one that may comes last
-            with_roles(other)
-            status = main([*line, *where])
-            said = capsys.readouterr().err
-            assert status == (0 if other == role else 7), f"{other}: {line}: {said}"
-            assert other == role or "403 AccessDenied" in said, said
-
-    def as_role(name: str) -> Shop:
-        with_roles(name)
-        return Shop(url, console)
-
-    for other in ("runner", "reporter"):
-        with_roles(other)
-        assert main(["stage", str(tmp_path / "wh"), *where]) == 7
-        assert "403 AccessDenied" in capsys.readouterr().err
-    shop = as_role("builder")
-    assert main(["stage", str(tmp_path / "wh"), *where]) == 0
-    assert answer(shop.staging.link(manifest.built[0].filename)) == 403, "strangers may not read"
-
-    for other in ("builder", "reporter"):
-        with pytest.raises(RefusedError, match="403 AccessDenied"):
-            pass_gate(as_role(other).staging, manifest)
-    shop = as_role("runner")
-    request = request_for(shop, manifest, tmp_path)
-    gated = gate.run(request, machine(tmp_path), Watcher())
-    assert gated.judged.state is State.PASS, gated
-    runners = shop.channel.open(probe_key=shop.staging.runners_probe)
-    pass_gate(replace(shop.staging, store=runners), manifest)  # as a GPU of the family would have
-
-    only("promoter", "promote", "--manifest", manifest.sha256)
-    only("promoter", "rollback", "--manifest", manifest.sha256, "--reason", "x")
-    only("promoter", "restore", "--manifest", manifest.sha256, "--reason", "x")
-    for other in sorted(ROLES, key="imager".__eq__):
-        if other != "promoter":  # a deny keeps it out, which this server does not know
-            refused = pytest.raises(RefusedError, match="403 AccessDenied")
-            with nullcontext() if other == "imager" else refused:
-                images.put(as_role(other).release, image_record(manifest))
-    planned = (
-        "runtime_images",
-        "--dry-run",
-        "--json",
-        "--manifest",
-        manifest.sha256,
-        "--python=3.12",
-    )
-    for reader in ROLES:
-        with_roles(reader)
-        capsys.readouterr()
-        assert main([*planned, *where]) == 0, reader
-        assert main(["index", "check", *where]) == 0, reader
-        assert main(["status", *where]) == 0, reader
-    store = as_role("reporter").store
-    with (
-        serving(store) as site,
-        urllib.request.urlopen(f"{site.url}{shop.release.index}/jaxlib/") as page,
-    ):
-        assert b".whl#sha256=" in page.read()
-
-
-def image_record(manifest) -> images.ImageRecord:
-    """Of an image that was pushed."""
-    digest = f"sha256:{'1' * 64}"
-    return images.ImageRecord(
-        reference="here.io/rocm/jax:one", digest=digest, config=digest, inputs="1" * 64,
-        manifest=manifest.sha256, released=True, recipe="jax", profile="x", python=str(PYTHON),
-        base="ubuntu", base_config=digest, rocm="7.10.0", rocm_sha256="", layers={}, blobs=(),
-        packages={}, verdicts=(), time="2026-05-01T00:00:00Z", by="me", tool="x",
-    )  # fmt: skip
-
-
-@pytest.mark.soak
-def test_each_role_tells_of_its_cells_of_a_night_and_of_no_others(
-    with_roles, tmp_path, monkeypatch, capsys
-) -> None:
-    root, url = Path(__file__).parents[2], f"s3://{BUCKET}/place"
-    monkeypatch.setenv("PYTHONPATH", os.pathsep.join((str(root / "build"), str(root))))
-    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
-    program = f"--program={sys.executable} -m rocwheel"
-    with_roles("builder")
-    assert Nights(channels.of_store(url).open(probe_key=PROBE)).add(a_night(url))
-    for (role, name), neighbour in zip(CELLS.items(), (*ROLES[1:], ROLES[0]), strict=True):
-        assert role != neighbour
-        for other in (neighbour, role):
-            with_roles(other)
-            status = main(["nightly", "cell", "one", name, program, "--store", url])
-            said = capsys.readouterr().err
-            assert status == (0 if other == role else 7), f"{other}: {name}: {said}"
-    for other in ROLES:
-        with_roles(other)
-        attempts = Nights(channels.of_store(url).open()).book("one").attempts
-        assert {name: item[0].ended.state for name, item in attempts.items()} == dict.fromkeys(
-            CELLS.values(), State.PASS
-        )
 
 
 class OneFamily(night.World):

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
 import http.client
 import itertools
 import json
@@ -29,7 +28,6 @@ from support.wheelset import (
     make_verdict,
     make_wheel,
     pass_gate,
-    ran,
     wheel_key,
 )
 
@@ -41,13 +39,14 @@ from rocwheel.base.errors import (
     StoreError,
     WheelError,
 )
+from rocwheel.base.parallel import each
 from rocwheel.base.store.file import FileStore
 from rocwheel.base.values import replace
 from rocwheel.base.versions import WheelKind
 from rocwheel.cli import main
 from rocwheel.cli.app import App
 from rocwheel.records.verdict import State
-from rocwheel.release import adopt, audit, operations, promote, retention, stage, status, withdraw
+from rocwheel.release import audit, operations, promote, retention, stage, status, withdraw
 from rocwheel.release.index.channels import Retention
 from rocwheel.release.index.page import links
 from rocwheel.release.ledger import log, verdicts
@@ -225,24 +224,6 @@ def test_a_blocked_promotion_leaves_the_release_as_it_was(shop_twice, tmp_path, 
     assert shop.listing(shop.release) == before
 
 
-def test_a_test_that_is_gone_since_the_last_release_is_shown(shop, tmp_path) -> None:
-    names = {"0.9.1": ("a.py::one", "a.py::two"), "0.9.2": ("a.py::one",)}
-    for jax, collected in names.items():
-        manifest = make_set(tmp_path / jax, jax=jax, pythons=("3.12",))
-        shop.stage(tmp_path / jax)
-        listed = "".join(f"{name}\n" for name in collected).encode()
-        told = ran("smoke", manifest, collected=hashlib.sha256(listed).hexdigest())
-        verdict = make_verdict(manifest, ran=told)
-        verdicts.add_tests(shop.staging, verdict, listed)
-        verdicts.add(shop.staging, verdict)
-        pass_gate(shop.staging, manifest, suites=("unit",))
-        plan = shop.plan(manifest)
-        shop.promote(manifest)
-    (cell,) = (cell for cell in plan.operation.judged[0].decision.cells if cell.notes)
-    assert cell.notes == ("gone since the last released set: 1 test: a.py::two",)
-    assert any("a.py::two" in line for line in plan.lines())
-
-
 def test_a_flaky_cell_needs_a_name_which_the_record_keeps(shop, tmp_path) -> None:
     manifest = make_set(tmp_path / "wh", pythons=("3.12",))
     shop.stage(tmp_path / "wh")
@@ -373,10 +354,10 @@ def test_what_is_asked_of_a_store_does_not_grow_with_its_sets(shop, tmp_path) ->
     assert pruning == [11, 12, 13]
 
 
-def test_the_command_promote_asks_as_much_however_many_sets_were_released(
+def test_commands_ask_as_much_however_many_sets_were_released(
     tmp_path, console, monkeypatch
 ) -> None:
-    """It asked for 89 at 3 sets and 1,412 at 439: the table of what fits read every verdict."""
+    """`promote` asked for 89 at 3 sets and 1,412 at 439, and four times as much beside others."""
     shop = Shop((tmp_path / "store").as_uri(), console)
     asked: list[str] = []
     inner = threading.local()
@@ -397,19 +378,29 @@ def test_the_command_promote_asks_as_much_however_many_sets_were_released(
 
     for name in REQUESTS:
         monkeypatch.setattr(FileStore, name, counting(name))
-    costs = []
-    for number in range(9):
+
+    def gated(number: int):
         manifest = make_set(tmp_path / str(number), jax=f"0.9.{number}", pythons=("3.12",))
         shop.stage(tmp_path / str(number))
         pass_gate(shop.staging, manifest)
+        return manifest
+
+    def cost(*line: str) -> int:
         asked.clear()
-        line = ("promote", "--manifest", manifest.sha256, "--family", FAMILY.name)
-        assert main([*line, "--store", shop.store.url]) == 0
-        costs.append(len(asked))
+        assert main([*line, "--family", FAMILY.name, "--store", shop.store.url]) == 0
+        return len(asked)
+
+    costs = [cost("promote", "--manifest", gated(n).sha256, f"--night={n}") for n in range(9)]
     assert costs[6:] == [costs[6]] * 3  # tests are looked for in the five sets released last
     assert max(costs) <= 100
+    assert cost("status") <= 12
+    assert cost("index", "check") <= len(costs) + 40
     page = shop.store.read(shop.release.compat)[0].decode()
     assert page.count("smoke, unit") == 9
+    more = [gated(number) for number in range(10, 16)]
+    asked.clear()
+    each(shop.promote, more, threads=6)
+    assert len(asked) <= 2 * 6 * costs[-1]
 
 
 def test_a_change_asks_for_no_more_than_eight_requests_per_project(shop, tmp_path) -> None:
@@ -418,12 +409,13 @@ def test_a_change_asks_for_no_more_than_eight_requests_per_project(shop, tmp_pat
     place = replace(shop.release, store=Counted(shop.store))
     yank = {"action": Action.YANK, "set_id": manifest.sha256}
     operations.perform(withdraw.Change(place=place, who=replace(WHO, reason="x"), **yank))
-    pages = [asked for asked in place.store.asked if "/index." in asked]
+    asked = place.store.asked
+    pages = [text for text in asked if "/index." in text and "/last-good/" not in text]
     assert sorted(pages) == sorted(
         f"{what} {place.index}/{project}/index.{form}"
         for what in ("read", "replace") for project in PROJECTS for form in ("html", "json")
     )  # fmt: skip
-    assert len(place.store.asked) == 21
+    assert len(asked) == 21 + 12, "and those of the last good set"
 
 
 def test_a_page_that_others_change_before_the_commit_shows_it_all_the_same(shop, tmp_path) -> None:
@@ -790,21 +782,6 @@ def test_garbage_in_the_log_of_staging_changes_nothing_and_is_told(
     assert all("2.json" in text for text in audit.check(shop.staging).problems)
 
 
-def test_what_a_newer_version_wrote_is_refused_before_anything_is_written(shop, tmp_path) -> None:
-    shop.released(tmp_path / "a")
-    place = shop.release
-    _, info = shop.store.read(place.log(1))
-    entry = {"format": 9, "number": 2, "previous": info.sha256, "needs": "0.9.0", "some": "else"}
-    shop.store.create(place.log(2), json.dumps(entry).encode(), headers=place.record_headers)
-    manifest = make_set(tmp_path / "b", jax="0.9.2")
-    shop.stage(tmp_path / "b")
-    pass_gate(shop.staging, manifest)
-    before = shop.listing(place)
-    with pytest.raises(StoreError, match=r"written by rocwheel ≥ 0.9.0 \(format 9\); this is"):
-        shop.promote(manifest)
-    assert shop.listing(place) == before
-
-
 def test_a_snapshot_that_is_lost_or_garbage_is_made_again(shop, tmp_path) -> None:
     first = shop.released(tmp_path / "a")
     place = shop.release
@@ -880,10 +857,46 @@ def test_the_check_names_every_kind_of_damage(shop, tmp_path) -> None:
     for expected in (
         f"{one}: SHA-256 is",
         f"{two}.metadata: not the wheel's METADATA",
-        f"{three}: no such object",
+        f"{three}: missing",
         "jaxlib/index.html: not what the log says",
     ):
         assert expected in problems
+
+
+def test_a_nights_index_shows_what_became_of_its_sets_until_they_are_pruned(shop, tmp_path) -> None:
+    place, sets = shop.release, {}
+    for number, night in enumerate(("one", "two", "two", "")):
+        manifest = make_set(tmp_path / str(number), jax=f"0.9.{number}", pythons=("3.12",))
+        shop.stage(tmp_path / str(number))
+        pass_gate(shop.staging, manifest)
+        shop.promote(manifest, night=night)
+        sets[number] = manifest
+    one, two, good = (
+        place.of(f"{FAMILY.name}/{name}") for name in ("nights/one", "nights/two", "last-good")
+    )
+    assert files_of(one) == built(sets[0])
+    assert files_of(two) == built(sets[1]) | built(sets[2])
+    assert files_of(good) == set().union(*map(built, sets.values())), "the last of each JAX release"
+    shop.change(Action.YANK, sets[0], reason="slow")
+    (link, *_) = links(shop.store.read(one.views("jaxlib", folder_keys=False)[0])[0])
+    assert link.yanked == "slow"
+    shop.change(Action.ROLLBACK, sets[1])
+    assert (files_of(two), files_of(good) & built(sets[1])) == (built(sets[2]), set())
+    shop.change(Action.RESTORE, sets[1])
+    assert files_of(two) == built(sets[1]) | built(sets[2])
+    page = tmp_path / "store" / two.views("jaxlib", folder_keys=False)[0]
+    for damaged in (b"", b"x" * page.stat().st_size):
+        page.write_bytes(damaged)
+        assert str(page) in "".join(audit.check(place).problems)
+        retention.repair(place, WHO)
+    page.unlink()
+    assert f"{page}: missing" in "".join(audit.check(place, download=False).problems)
+    retention.repair(place, WHO)
+    assert audit.check(place).problems == audit.check(place, download=False).problems == ()
+    shop.channel = replace(shop.channel, retention=Retention(release_days=1, keep_newest=0))
+    shop.prune(days=2)
+    assert files_of(one) == files_of(two) == files_of(good) == set()
+    assert audit.check(place, download=False).problems == ()
 
 
 # Prune
@@ -1023,12 +1036,12 @@ def test_files_that_were_there_before_are_adopted_and_never_dropped(any_shop, tm
     with pytest.raises(StoreError, match="made by another tool") as caught:
         shop.promote(new)
     assert "index adopt" in caught.value.hint
-    plan = adopt.plan(place, who=WHO)
+    plan = audit.plan_adoption(place, who=WHO)
     assert {item.filename for item in plan.entries} == built(old)
     applied(plan)
     shop.promote(new)
     assert files_of(place) == built(old) | built(new)
-    assert adopt.plan(place, who=WHO).entries == ()
+    assert audit.plan_adoption(place, who=WHO).entries == ()
     assert audit.check(place).problems == ()
     before = shop.listing(place)
     retention.repair(place, WHO)
@@ -1040,7 +1053,7 @@ def test_an_adoption_that_would_lose_a_listed_file_is_refused(shop) -> None:
     key = f"{shop.release.index}/jaxlib/index.html"
     shop.store.create(key, page, headers=shop.release.view_headers)
     with pytest.raises(PromotionError, match="lists jaxlib-1-cp312-cp312-any"):
-        adopt.plan(shop.release, who=WHO)
+        audit.plan_adoption(shop.release, who=WHO)
 
 
 # The command line

@@ -415,11 +415,9 @@ def test_a_role_of_one_family_changes_nothing_of_another(world) -> None:
     below, name = f"v2-staging/{OURS}", "1" * 64
     for family, own in ((OTHER, False), (FAMILY.name, True)):
         verdict = f"{below}/verdicts/{name}/{family}/3.12/unit/{name}.json"
-        result = f"v2-staging/all/{OURS}/attestations/{name}/{family}/test-result/3.12/unit/{name}/1.json"
-        for key, may in ((verdict, own), (result, False)):  # results of 0.2 get no more
-            assert world.may("both runner", "put_object", key, Body=b"x") is may, key
-            for role in ("builder", "promoter"):
-                assert not world.may(f"both {role}", "put_object", key, Body=b"x"), (role, key)
-                assert not world.may(f"both {role}", "delete_object", key), (role, key)
+        assert world.may("both runner", "put_object", verdict, Body=b"x") is own
+        for role in ("builder", "promoter"):
+            assert not world.may(f"both {role}", "put_object", verdict, Body=b"x"), role
+            assert not world.may(f"both {role}", "delete_object", verdict), role
     odd = f"{below}/verdicts/{name}/{OTHER}/3.12/unit/{FAMILY.name}.json"
     assert not world.may("both runner", "put_object", odd, Body=b"x"), "its name has the family"

@@ -25,10 +25,10 @@ from rocwheel.cli import main
 from rocwheel.records.manifest import Manifest
 from rocwheel.records.places import BUNDLE
 from rocwheel.records.verdict import State
-from rocwheel.release import adopt, audit, operations, promote, retention, stage, withdraw
+from rocwheel.release import audit, operations, promote, proof, retention, stage, withdraw
 from rocwheel.release.ledger import log, verdicts
 from rocwheel.release.ledger.state import Action
-from rocwheel.release.trust import envelope, evidence, statements, verifier
+from rocwheel.release.trust import envelope, statements, verifier
 from rocwheel.release.trust.policy import ChannelRule, KeyRole
 
 pytestmark = pytest.mark.integration
@@ -152,6 +152,8 @@ def test_all_lists_what_the_families_that_must_have(shop, tmp_path) -> None:
     led.gate(one, Y)
     led.release_for(one)
     assert led.seen(Y.name) == names(one)
+    for view in (X.name, Y.name, ALL):
+        assert led.seen(f"{view}/last-good") == names(one)
     sound(led)
 
 
@@ -246,7 +248,7 @@ def test_wheels_that_came_before_are_on_their_index_alone(shop, tmp_path) -> Non
     place = shop.release
     key = f"{place.index}/{made.name}"
     shop.store.create(key, made, headers=place.wheel_headers, sha256=files.sha256(made))
-    applied(adopt.plan(place, who=WHO))
+    applied(audit.plan_adoption(place, who=WHO))
     one = shop.made(tmp_path / "1")
     shop.gate(one, X, Y)
     shop.release_for(one)
@@ -346,25 +348,19 @@ def test_a_broken_statement_of_one_family_blocks_that_family_alone(shop, tmp_pat
         assert key in plan.refusal().args[0]
 
 
-@pytest.mark.parametrize("kind", ["test-result", "provenance"])
-def test_garbage_where_no_such_statement_belongs_hides_none(shop, tmp_path, kind) -> None:
-    """A family's results are its own, a build is stated for all: elsewhere is a stranger's."""
+def test_garbage_where_no_such_statement_belongs_hides_none(shop, tmp_path) -> None:
+    """A build is stated for all families: elsewhere is a stranger's."""
     one, keys = signed_everywhere(shop, tmp_path)
     rules = shop.channel.trust
     made = statements.provenance(one, make_record(one))
     line = envelope.sign(envelope.unsigned(made), keys.signers["builder"], name="it")
-    (stated,) = evidence.add(shop.staging, one.sha256, line)
+    (stated,) = proof.add(shop.staging, one.sha256, line)
     required = ChannelRule(required=(KeyRole.BUILDER, KeyRole.RUNNER))
     shop.channel = replace(shop.channel, trust=replace(rules, rules={"try": required}))
     here = [shop.staging.of(family.name).attestation(one.sha256) for family in (X, Y)]
     base = shop.staging.attestation(one.sha256)
-    if kind == "provenance":
-        strange = [place + stated.removeprefix(base) for place in here]
-    else:
-        keyid = keys.signers["runner"].public_key.keyid
-        strange = [f"{base}test-result/3.12/unit/{keyid}/1.json"]
-    assert strange
-    for key in strange:
+    for place in here:
+        key = place + stated.removeprefix(base)
         shop.store.create(key, b"garbage", headers=shop.staging.record_headers)
     assert set(shop.promote_plan(one).families("ready")) == {X.name, Y.name}
 
@@ -393,8 +389,8 @@ def test_an_approval_is_a_familys_own(shop, tmp_path) -> None:
     states = {item.family: item.state for item in shop.promote_plan(one).operation.judged}
     assert states == {X.name: "ready", Y.name: "blocked"}
     word, _ = shop.store.read(key)
-    evidence.add(shop.staging.of(Y.name), one.sha256, word, kind="approval")
-    evidence.add(shop.staging, one.sha256, word, kind="approval")
+    proof.add(shop.staging.of(Y.name), one.sha256, word, kind="approval")
+    proof.add(shop.staging, one.sha256, word, kind="approval")
     plan = shop.promote_plan(one)
     assert plan.families("blocked") == [Y.name]
     assert f"scope: approves on try, {X.name}" in plan.refusal().args[0]

@@ -32,8 +32,9 @@ from support.wheelset import make_verdict, wheel_key
 
 from rocwheel.base.errors import ConfigError, StoreError
 from rocwheel.cli import main
+from rocwheel.release import proof
 from rocwheel.release.ledger import verdicts
-from rocwheel.release.trust import TrustError, envelope, evidence, policy, signers
+from rocwheel.release.trust import TrustError, envelope, policy, signers
 from rocwheel.release.trust.policy import KeyRole, Trust, TrustedKey
 from rocwheel.release.trust.sigstore import Identity, SigstoreSigner
 
@@ -81,7 +82,7 @@ class Team(World):
         return signers.signer(self.instance.uri, token=sigstore.token(ROLES[role]))
 
     def release(self) -> None:
-        evidence.state_build(self.folder, self.signer("builder"))
+        proof.state_build(self.folder, self.signer("builder"))
         assert self.run(*self.target("stage", self.folder)) == 0
         for suite in ("smoke", "unit"):
             verdict = make_verdict(self.manifest, suite=suite)
@@ -210,7 +211,7 @@ def test_a_provenance_that_is_gone_is_seen(served, capsys) -> None:
     lost.unlink()
     assert served.run(*check) == 7
     said = "".join(capsys.readouterr())
-    assert f"{lost.name.removesuffix('.provenance')}: its provenance is gone" in said
+    assert f"{lost.name}: missing" in said
 
 
 def test_an_identity_that_is_no_publisher_releases_without_provenance(

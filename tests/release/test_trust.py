@@ -26,7 +26,7 @@ from rocwheel.base.errors import PromotionError, RocwheelError, StoreError, Whee
 from rocwheel.base.values import replace
 from rocwheel.cli import main
 from rocwheel.records.verdict import State
-from rocwheel.release import adopt, audit, stage, status, wheelset
+from rocwheel.release import audit, stage, status, wheelset
 from rocwheel.release.index.page import links
 from rocwheel.release.ledger import log, verdicts
 
@@ -294,7 +294,7 @@ def test_adoption_keeps_yanks_and_a_yank_without_a_reason_is_one(
         f"{place.index}/jaxlib/index.html", f'<a {attribute} href="../{name}">x</a>'.encode(),
         headers=place.view_headers,
     )  # fmt: skip
-    applied(adopt.plan(place, who=WHO))
+    applied(audit.plan_adoption(place, who=WHO))
     (shown,) = shop.shown(place, "jaxlib")
     assert shown.yanked == reason
     (link,) = links(page(shop, "jaxlib"))

@@ -29,8 +29,8 @@ from support.wheelset import FAMILY, NOW, WHO, Shop, applied, make_set, pass_gat
 from rocwheel.base.console import Console
 from rocwheel.base.errors import RocwheelError, StoreError
 from rocwheel.base.values import replace
-from rocwheel.records.places import Place
-from rocwheel.release import adopt, audit, operations, promote, retention, stage, withdraw
+from rocwheel.records.places import LAST_GOOD, Place
+from rocwheel.release import audit, operations, promote, retention, stage, withdraw
 from rocwheel.release.index import page, publish
 from rocwheel.release.index.channels import Retention
 from rocwheel.release.ledger import log
@@ -117,7 +117,7 @@ class Scene:
             planned = stage.plan(self.wheelhouses / about, FAMILY, shop.channel, store, who=WHO)
             stage.apply(planned, console=shop.console)
         elif action == "adopt":
-            applied(adopt.plan(place, who=WHO))
+            applied(audit.plan_adoption(place, who=WHO))
         elif action == "repair":
             mend(place)
         elif action == "prune":
@@ -142,7 +142,8 @@ class Scene:
         for known in (self._pages, self._digests):
             for key in tuple(known if changed is None else changed):
                 known.pop(key, None)
-        for place in (self.shop.release, self.shop.staging):
+        release = self.shop.release
+        for place in (release, release.of(f"{release.family}/{LAST_GOOD}"), self.shop.staging):
             listed = {}
             for project in (PJRT, JAXLIB, PLUGIN):
                 found: list[set[str]] = []

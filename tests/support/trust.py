@@ -13,8 +13,9 @@ from rocwheel.base.values import replace
 from rocwheel.cli import main
 from rocwheel.records.manifest import BUILD_RECORD, BazelRecord, BuildRecord, Manifest
 from rocwheel.records.verdict import State
+from rocwheel.release import proof
 from rocwheel.release.ledger import log, manifests, verdicts
-from rocwheel.release.trust import envelope, evidence, signers, statements, verifier
+from rocwheel.release.trust import envelope, signers, statements, verifier
 from rocwheel.release.trust.policy import ChannelRule, KeyRole, Trust, TrustedKey
 
 ROOT = Path(__file__).parents[2]
@@ -105,7 +106,7 @@ class SignedShop(Shop):
         folder = self.tmp / f"wheelhouse{suffix or ''}"
         manifest = make_set(folder, pythons=("3.12",), suffix=suffix)
         self.stage(folder)
-        evidence.add(self.staging, manifest.sha256, self.provenance(manifest))
+        proof.add(self.staging, manifest.sha256, self.provenance(manifest))
         for suite in ("smoke", "unit"):
             self.add(manifest, suite=suite, state=State.PASS)
         return manifest

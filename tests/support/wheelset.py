@@ -19,7 +19,7 @@ from rocwheel.base.versions import PythonVersion, RocmVersion, WheelKind, module
 from rocwheel.gate.suite import suites
 from rocwheel.records.manifest import MANIFEST, Manifest, RocmDelivery, RocmSource, WheelEntry
 from rocwheel.records.verdict import SILENT, Counts, Device, Ran, RocmProvided, State, Verdict
-from rocwheel.release import adopt, operations, promote, retention, stage, withdraw
+from rocwheel.release import audit, operations, promote, retention, stage, withdraw
 from rocwheel.release.index import channels
 from rocwheel.release.ledger import log, verdicts
 from rocwheel.release.ledger.state import Action, Transition
@@ -163,7 +163,7 @@ def make_set(
     return manifest
 
 
-def applied(plan: adopt.Adoption | withdraw.ChangePlan) -> None:
+def applied(plan: audit.Adoption | withdraw.ChangePlan) -> None:
     """Carry out what a plan says."""
     operations.perform(plan.operation, plan.state)
 

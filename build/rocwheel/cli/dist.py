@@ -168,7 +168,7 @@ def dist_wheels(
     the manifest's SHA-256; `current` points to the newest.
     """
     from rocwheel import dist
-    from rocwheel.release.trust import evidence
+    from rocwheel.release import proof
     from rocwheel.tools import housekeeping
 
     if folder := offline or fetch_only:
@@ -190,7 +190,7 @@ def dist_wheels(
             return app.emit({"fetched": str(path)}, str(path))
         result = dist.build(planned, app.here)
     if key:
-        evidence.state_build(result.wheelhouse, key)
+        proof.state_build(result.wheelhouse, key)
     return show_built(app, result)
 
 
@@ -224,7 +224,7 @@ def rebuild(app: App, manifest: Path, build: BuildOptions, signer: str, dry_run:
     """
     from rocwheel import dist
     from rocwheel.records.manifest import Manifest
-    from rocwheel.release.trust import evidence
+    from rocwheel.release import proof
     from rocwheel.tools import housekeeping
 
     before = Manifest.load(manifest)
@@ -238,9 +238,9 @@ def rebuild(app: App, manifest: Path, build: BuildOptions, signer: str, dry_run:
     if not made.wheels:
         folder = made.result.wheelhouse
         statement = (
-            evidence.state_build(folder, key, again=before)
+            proof.state_build(folder, key, again=before)
             if key
-            else evidence.leave_build(folder, before)
+            else proof.leave_build(folder, before)
         )
     app.emit(made.to_json(statement), "\n".join(made.lines()))
     return DIFFERENT if made.wheels else 0

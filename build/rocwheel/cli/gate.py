@@ -26,8 +26,8 @@ from rocwheel.gate.verdict.merge import merge as merge_shards
 from rocwheel.records.places import Place
 from rocwheel.records.results import Results
 from rocwheel.records.verdict import KnownSuite, Verdict
+from rocwheel.release import proof
 from rocwheel.release.ledger import verdicts
-from rocwheel.release.trust import evidence
 from rocwheel.tools import housekeeping
 
 
@@ -135,7 +135,7 @@ def _found(
     place, manifest = target.staged(app, asked.manifest)
     stored = verdicts.find(place, manifest.sha256)
     case = trusting(app, target.channel).case(place.family, app.now())
-    unsigned, signed = evidence.unsigned(place, manifest, stored, case), []
+    unsigned, signed = proof.unsigned(place, manifest, stored, case), []
     wanted = (asked.python, asked.suite, f"/{shards}")
     for item in stored:
         # an unreadable one is left out: it counts at the promotion, not in this merge

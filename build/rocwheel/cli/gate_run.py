@@ -32,7 +32,7 @@ from rocwheel.gate.suite import suites
 from rocwheel.gate.suite.discovery import Shard
 from rocwheel.records.manifest import Manifest
 from rocwheel.records.verdict import State
-from rocwheel.release.trust import evidence
+from rocwheel.release import proof
 
 SLOTS = "/run/lock/rocwheel"
 _SAME = (  # as asked
@@ -250,7 +250,7 @@ def _wheels(
     target = Target(app, options)
     place, manifest = target.staged(app, options.manifest)
     case = trusting(app, target.channel).case(place.family, app.now())
-    evidence.check_built(place, manifest, case)  # before any of it runs here
+    proof.check_built(place, manifest, case)  # before any of it runs here
     return target.family, manifest, subject.of_manifest(manifest, python, place)
 
 

@@ -26,15 +26,13 @@ from rocwheel.cli.trust import at_least_option, stale
 from rocwheel.records.entry import parsed
 from rocwheel.records.install import Install
 from rocwheel.records.places import Place
-from rocwheel.release import adopt as adoption
-from rocwheel.release import audit, operations, pip_resolution, withdraw
+from rocwheel.release import audit, operations, withdraw
 from rocwheel.release.index.serve import Site
 from rocwheel.release.ledger import log, manifests
 from rocwheel.release.ledger.state import IndexState
 
 
 def _places(target: Target, *, staging: bool) -> list[Place]:
-    """Return one of the two indexes of a family, of every ROCm major."""
     return [pair[0] if staging else pair[1] for pair in target.pairs()]
 
 
@@ -52,7 +50,6 @@ def index() -> None:
 
 
 def _resolver(app: App, upstream: str, *, resolve: bool) -> Callable[[Place], list[str]] | None:
-    """Return a function in which pip resolves a place, if --resolve is given. Raises UsageError."""
     if not resolve:
         if upstream:
             raise click.UsageError("--upstream is only for --resolve")
@@ -60,13 +57,14 @@ def _resolver(app: App, upstream: str, *, resolve: bool) -> Callable[[Place], li
     if not upstream:
         raise click.UsageError("--resolve needs --upstream: the index of names that are in no set")
     python = Path(sys.executable)
-    return partial(pip_resolution.resolve, upstream=upstream, python=python, runner=app.runner)
+    return partial(audit.resolve, upstream=upstream, python=python, runner=app.runner)
 
 
 @index.command("check")
 @target_options
 @which_option
 @at_least_option
+@option("--download", is_flag=True, help="Also download every wheel; compare hash and metadata.")
 @option("--resolve", is_flag=True, help="Also let pip resolve each set for each CPython.")
 @option(
     "--upstream",
@@ -80,23 +78,28 @@ def check(
     target: TargetOptions,
     staging: bool,
     at_least: int,
+    download: bool,
     resolve: bool,
     upstream: str,
 ) -> int:
-    """Download everything an index lists; compare hashes, metadata, links, log, closure."""
+    """Compare log, pages, files and statements of an index; with --download every byte.
+
+    Requests are one for each entry of the log, and a few: files are compared by name and size.
+    """
     resolver, where = _resolver(app, upstream, resolve=resolve), Target(app, target)
     number, problems, places = 0, list[str](), _places(where, staging=staging)
     with app.console.progress("checking", unit=Unit.BYTES) as progress:
         tally = operations.Tally(progress)
         for place in places:
-            checked = audit.check(place, count=tally)
+            checked = audit.check(place, download=download, count=tally)
             number += checked.files
             problems += [as_called(text, app) for text in checked.problems]
             problems += resolver(place) if resolver else ()
     channel = trusting(app, where.channel)
-    problems += stale(app, places, channel, at_least)[0]
+    logs = [(place, log.read(place)) for place in places]
+    problems += stale(app, logs, channel, at_least)[0]
     # after a rollback nothing may be listed, and the log says so
-    if not number and not problems and not any(log.read(place).sets for place in places):
+    if not number and not problems and not any(state.sets for _, state in logs):
         problems = [f"{where.channel.store}: nothing is listed for {where.view}"]
     document = {"files": number, "problems": problems}
     app.emit(document, "\n".join(problems) or f"{count(number, 'file')}, no problem")
@@ -150,7 +153,7 @@ def adopt(
     done, who = [], person.who(app)
     for place in _places(Target(app, target), staging=staging):
         with app.console.progress("reading", unit=Unit.BYTES) as progress:
-            planned = adoption.plan(place, who=who, count=operations.Tally(progress))
+            planned = audit.plan_adoption(place, who=who, count=operations.Tally(progress))
         if planned.is_needed and not dry_run:
             operations.perform(planned.operation, planned.state)
         done.append(planned)
@@ -158,9 +161,8 @@ def adopt(
 
 
 def _tell(
-    app: App, done: Sequence[audit.IndexRepair | adoption.Adoption], nothing: str, *, dry_run: bool
+    app: App, done: Sequence[audit.IndexRepair | audit.Adoption], nothing: str, *, dry_run: bool
 ) -> None:
-    """Print what was found and done at each place, or that there was nothing."""
     documents = [item.to_json(dry_run=dry_run) for item in done]
     lines = [line for item in done for line in item.lines()]
     app.emit({"places": documents}, "\n".join(lines) or nothing)
@@ -206,7 +208,6 @@ def serve(app: App, target: TargetOptions, host: str, port: int) -> None:
 
 
 def _install_lines(place: Place, state: IndexState, url: str) -> tuple[str, ...]:
-    """Return lines to paste: the set of the newest plugin, then jax from the package index."""
     for project in sorted(name for name in state.projects if name.endswith("-plugin")):
         files = [item for item in state.shown(project) if item.yanked is None]
         if files:

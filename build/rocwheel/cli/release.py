@@ -38,7 +38,7 @@ from rocwheel.release import operations, retention, withdraw
 from rocwheel.release import promote as promotion
 from rocwheel.release import stage as staging
 from rocwheel.release import status as standing
-from rocwheel.release.ledger import log
+from rocwheel.release.ledger import log, nights
 from rocwheel.release.ledger.state import Action
 from rocwheel.release.trust import head
 from rocwheel.release.trust.policy import KeyRole, Signer
@@ -100,6 +100,7 @@ def _approvals(app: App, approve: tuple[str, ...], person: PersonOptions) -> tup
     multiple=True,
     help="Release although it is flaky, or a first set of which RAN passed; needs --reason.",
 )
+@option("--night", metavar="NAME", rare=True, help="The night whose index lists the set, too.")
 @person_options
 @signer_option
 @dry_run
@@ -109,6 +110,7 @@ def promote(
     *,
     target: ManifestOptions,
     approve: tuple[str, ...],
+    night: str,
     person: PersonOptions,
     signer: str,
     dry_run: bool,
@@ -120,9 +122,12 @@ def promote(
     """
     key, where, who = key_of(app, signer), Target(app, target), person.who(app)
     approvals = _approvals(app, approve, person)
+    if night:
+        nights.check_name(night)
     manifest, channel = where.manifest(app, target.manifest), judging(app, where.channel)
     families, is_every = where.families_of(manifest), not where.names
-    how: dict[str, Any] = {"who": who, "approvals": approvals, "passes_held": is_every}
+    how: dict[str, Any] = {"who": who, "approvals": approvals, "night": night}
+    how["passes_held"] = is_every
     planned = promotion.plan(manifest, families, channel, where.store, **how)
     _show(app, planned.lines(), dry_run=dry_run)
     document = planned.to_json()
@@ -151,7 +156,6 @@ def _publish(
 
 
 def _changes(function: Callable[..., None]) -> Callable[..., None]:
-    """Add who changes a release, and whether it is only shown."""
     return person_options(signer_option(dry_run(click.pass_obj(function))))
 
 
@@ -328,7 +332,7 @@ def status(
         must_hold(channel, where.store)
     new = (replace(s, rollback=s.rollback and command_line(app, s.rollback)) for s in overview.sets)
     overview = replace(overview, sets=tuple(new))
-    old, lags = stale(app, [place for _, place in where.pairs()], channel, at_least)
+    old, lags = stale(app, overview.releases, channel, at_least)
     for text in (*overview.problems, *old, *lags):
         app.console.warn(as_called(text, app))
     app.emit(overview.to_json(), "\n".join(overview.lines()))
@@ -359,6 +363,5 @@ def _show(app: App, lines: list[str], *, dry_run: bool) -> None:
 
 
 def _finish(app: App, manifest: str, document: dict[str, Any]) -> None:
-    """Print where a set stands now, also for later steps of a GitHub Actions job."""
     app.emit(document, f"{manifest} {document['state']}")
     app.github_outputs({"manifest": manifest, "state": document["state"]})

@@ -19,7 +19,7 @@ from rocwheel.base.console import columns, printable
 from rocwheel.base.download import Client, Retry
 from rocwheel.base.errors import ConfigError, named
 from rocwheel.cli.app import App
-from rocwheel.cli.options import PATH, group, option
+from rocwheel.cli.options import PATH, dry_run, group, option
 from rocwheel.cli.target import (
     ManifestOptions,
     PersonOptions,
@@ -38,18 +38,17 @@ from rocwheel.records.places import Place
 from rocwheel.release import operations, promote, proof, rights, withdraw
 from rocwheel.release.index.channels import Channel
 from rocwheel.release.ledger import log
-from rocwheel.release.ledger.state import Action
+from rocwheel.release.ledger.state import Action, IndexState
 from rocwheel.release.operations import Who
 from rocwheel.release.trust import (
     TrustError,
-    evidence,
     head,
-    online,
     policy,
     signers,
     verifier,
 )
 from rocwheel.release.trust.policy import KeyRole, Signer
+from rocwheel.release.trust.sigstore import SigstoreSigner
 
 _DAYS = click.IntRange(1, 36_500)
 _FILES = re.compile(r"/files/[0-9a-f]{16}\Z")  # where a wheel lies, which is no index
@@ -86,7 +85,6 @@ def keygen(app: App, file: Path, role: str, days: int) -> None:
 
 
 def _entry(app: App, file: Path, fields: dict[str, Any]) -> None:
-    """Make a key; print its entry of ci/trust.yaml."""
     key = signers.generate(file)
     public = "".join(f"      {line}\n" for line in signers.public_pem(key).splitlines())
     rest = "".join(f"    {field}: {value}\n" for field, value in fields.items())
@@ -100,7 +98,14 @@ def _entry(app: App, file: Path, fields: dict[str, Any]) -> None:
 def show(app: App, signer: str) -> None:
     """List the keys of ci/trust.yaml; with --signer print the entry of that key."""
     if key := key_of(app, signer):
-        return _show_public(app, key.public_key)
+        public: Any = key.public_key
+        if isinstance(key, SigstoreSigner):
+            part = {"algorithm": "sigstore", "identity": public.identity, "issuer": public.issuer}
+            text = "\n".join(f"{name}: {value}" for name, value in part.items())
+        else:
+            text = signers.public_pem(public)
+            part = {"algorithm": public.scheme, "public": text}
+        return app.emit({"keyid": public.keyid, **part}, text)
     known = policy.load(app.home.ci / policy.FILE)
     rows = [
         (known.name(keyid), item.role.value, str(item.since), str(item.until), keyid[:12],
@@ -111,12 +116,6 @@ def show(app: App, signer: str) -> None:
     table = columns(("key", "role", "since", "until", "id", ""), rows)
     lines = [*(table if rows else ["no key"]), *(f"{n} needs {', '.join(r)}" for n, r in rules.items())]  # fmt: skip # noqa: E501
     return app.emit({"keys": [row[0] for row in rows], "required": rules}, "\n".join(lines))
-
-
-def _show_public(app: App, key: Any) -> None:
-    part = signers.public_part(key)
-    text = part.get("public") or "\n".join(f"{name}: {value}" for name, value in part.items())
-    app.emit({"keyid": key.keyid, **part}, text)
 
 
 @trust.command("sign")
@@ -134,9 +133,9 @@ def sign(app: App, path: Path, signer: str) -> None:
         if role and role.role is not KeyRole.BUILDER:
             what = f"{path}: a builder states what was built, and this key is a {role.role.value}'s"
             raise TrustError(what, hint="sign it with a builder's key: --signer")
-        path = evidence.state_build(path, key)
+        path = proof.state_build(path, key)
     else:
-        evidence.sign_file(path, _read(path), key)
+        proof.sign_file(path, _read(path), key)
     app.emit({"signed": str(path), "keyid": key.public_key.keyid}, f"signed {path}")
 
 
@@ -157,9 +156,16 @@ def _read(path: Path) -> bytes:
 @manifest_options
 @person_options
 @signer_option
+@dry_run
 @click.pass_obj
 def approve(
-    app: App, cells: tuple[str, ...], target: ManifestOptions, person: PersonOptions, signer: str
+    app: App,
+    *,
+    cells: tuple[str, ...],
+    target: ManifestOptions,
+    person: PersonOptions,
+    signer: str,
+    dry_run: bool,
 ) -> None:
     """Sign that cells of a staged set may be released: flaky, untested, or a family's first.
 
@@ -170,9 +176,10 @@ def approve(
     manifest, channel = where.manifest(app, target.manifest), judging(app, where.channel)
     families = where.families_of(manifest)
     planned = promote.plan(manifest, families, channel, where.store, who=who, passes_held=True)
-    keys = promote.approve(planned, cells, signer=key)
+    keys = promote.approve(planned, cells, signer=key, dry_run=dry_run)
     document = {"manifest": manifest.sha256, "statements": keys}
-    app.emit(document, f"approved {' '.join(cells)}")
+    lines = "\n".join(f"approve  {where.store.locate(key)}" for key in keys)
+    app.emit(document, lines if dry_run else f"approved {' '.join(cells)}")
 
 
 @trust.command("rotate")
@@ -195,13 +202,13 @@ def rotate(app: App, name: str, file: Path, overlap: int) -> None:
 
 
 def stale(
-    app: App, releases: Iterable[Place], channel: Channel, at_least: int
+    app: App, releases: Iterable[tuple[Place, IndexState]], channel: Channel, at_least: int
 ) -> tuple[list[str], list[str]]:
     """Return why releases are older than what was seen, and which head statements lag."""
     problems, lags, seen = list[str](), list[str](), head.Seen(app.cache)
-    for place in releases:
+    for place, state in releases:
         how: Any = {"now": app.now(), "at_least": at_least}
-        wrong, lag = head.check(place, log.read(place), channel, seen, **how)
+        wrong, lag = head.check(place, state, channel, seen, **how)
         problems += wrong
         lags += [lag] if lag else []
     return problems, lags
@@ -211,27 +218,34 @@ def stale(
 @target_options
 @person_options
 @signer_option
+@dry_run
 @click.pass_obj
-def renew_heads(app: App, target: TargetOptions, person: PersonOptions, signer: str) -> None:
+def renew_heads(
+    app: App, target: TargetOptions, person: PersonOptions, signer: str, dry_run: bool
+) -> None:
     """Sign a new head statement: with which entry the log of a release ends.
 
     `promote` and the other commands that take --signer do so too; a nightly does it each day.
     """
     key, where, who = _given(app, signer), Target(app, target), person.who(app)
     channel, releases = trusting(app, where.channel), [place for _, place in where.pairs()]
-    numbers = {place.location: renew(app, place, channel, key, who) for place in releases}
+    how: Any = {"dry_run": dry_run}
+    numbers = {place.location: renew(app, place, channel, key, who, **how) for place in releases}
     lines = [f"{name}: entry {number}" for name, number in numbers.items() if number]
     app.emit({"heads": numbers}, "\n".join(lines) or "nothing was released")
 
 
-def renew(app: App, place: Place, channel: Channel, signer: Signer, who: Who) -> int:
+def renew(
+    app: App, place: Place, channel: Channel, signer: Signer, who: Who, *, dry_run: bool = False
+) -> int:
     """Renew the head statement of a release; return the number of its last entry."""
     if place.is_staging:
         return 0
     state = log.read(place)
     operations.check_sound(place, state)
     proof.check_signer(channel, place, signer, who=who, action=Action.PROMOTE)
-    head.renew(place, state, channel, signer, now=app.now())
+    if not dry_run:
+        head.renew(place, state, channel, signer, now=app.now())
     return state.number
 
 
@@ -283,12 +297,11 @@ def verify(
     documents, lines = list[dict[str, Any]](), list[str]()
     with Client(app.environ, retry=Retry(), note=app.console.info) as client:
         seen = head.Seen(app.cache)
-        reader = online.Reader(client, known, seen, now=app.now(), at_least=at_least)
+        reader = head.Reader(client, known, seen, now=app.now(), at_least=at_least)
         asked = (_asked(app, one, statements, reader) for one in what)
         for item in itertools.chain.from_iterable(asked):
             url = index_url or item.index
-            expected = verifier.Expected(channels=frozenset(channels), url=url)
-            how: Any = {"now": app.now(), "expected": expected}
+            how: Any = {"now": app.now(), "channels": channels, "url": url}
             links = (*verifier.follow(item.sha256, item.bundle, known, **how), *item.links)
             document: dict[str, Any] = {"file": item.name, "sha256": item.sha256}
             document |= {"links": [x.to_json() for x in links], "state": verifier.state(links)}
@@ -301,8 +314,7 @@ def verify(
     return 0 if {d["state"] for d in documents} <= {"verified", "yanked"} else TrustError.exit_code
 
 
-def _asked(app: App, asked: str, statements: str, reader: online.Reader) -> Iterator[online.Asked]:
-    """Yield each file that is to be verified, with its statements."""
+def _asked(app: App, asked: str, statements: str, reader: head.Reader) -> Iterator[head.Asked]:
     what, given = asked.rstrip("/"), statements.rstrip("/")
     if "://" not in what:
         path = app.cwd / what
@@ -317,7 +329,7 @@ def _asked(app: App, asked: str, statements: str, reader: online.Reader) -> Iter
                 yield reader.asked(reader.offer(given, one.name), given, str(one), sha256)
             else:
                 bundle = _read(app.cwd / given if given else one.parent / places.BUNDLE)
-                yield online.Asked(name=str(one), sha256=sha256, bundle=bundle)
+                yield head.Asked(name=str(one), sha256=sha256, bundle=bundle)
     elif what.endswith(".whl"):
         folder, _, name = what.rpartition("/")
         if _FILES.search(folder) and "://" not in given:

@@ -281,7 +281,7 @@ class _Made:
         ]
         promote = self._add(
             f"promote.{of.name}",
-            ("promote", *of.words, "--reason=night {night}"),
+            ("promote", *of.words, "--night={night}", "--reason=night {night}"),
             after=(build.name,),
             settled=tuple(ends),
             seconds=60,

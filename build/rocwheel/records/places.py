@@ -23,6 +23,10 @@ OURS: Final = "_rocwheel"
 BUNDLE: Final = "bundle.jsonl"  # the public copy of the statements about a released set
 FILES: Final = "files"  # the folder of all wheels
 SHORT: Final = 16  # digits of a wheel's SHA-256 that name its folder: other bytes lie elsewhere
+NIGHTS: Final = "nights"  # below a family's index: one of each night, with what it released
+LAST_GOOD: Final = "last-good"  # and one with the last set that passed, of each JAX release
+NIGHT: Final = re.compile(r"(?!latest\Z)[A-Za-z0-9][A-Za-z0-9._-]{0,63}(?<!\.json)\Z")
+BELOW: Final = re.compile(rf"/({NIGHTS}/[^/]+|{LAST_GOOD})/?\Z")  # ends the URL of such an index
 FOREIGN: Final = "foreign"  # begins what stands for a manifest where files came before us
 OWN: Final = "own"  # home of a set of before 0.3: a folder with its family's name
 
@@ -37,7 +41,7 @@ class Place:
     record_headers: ClassVar = Headers(content_type=JSON, is_record=True)
     store: Store
     root: str  # "v2"
-    family: str  # whose index: a family's, or that of `all`
+    family: str  # whose index: a family's, or that of `all`; of a night "gfx90a/nights/2026-05-01"
     home: str = ""  # of a set of before 0.3: OWN for a folder of its family's, or ALL
     is_staging: bool = False
     public_url: str = ""  # of the store's own root, behind a CDN or web server

@@ -1,34 +1,54 @@
-"""`index check` downloads and compares everything an index lists; `index repair` repairs its pages.
+"""`index check`, `index repair` and `index adopt`.
 
-A check writes nothing. A repair undoes what a stopped run, a lost page or a change by hand left at
-one place: afterwards every page shows what the log says, and pruned files are deleted.
+A check writes nothing: it downloads and compares everything an index lists. A repair undoes what a
+stopped run, a lost page or a change by hand left at one place: afterwards every page shows what the
+log says, and pruned files are deleted. An adoption begins an index with wheels that lay in a
+family's folder, listed as they are: they become a set of their own, which is never pruned, and stay
+where they are. Yanks are taken over from the pages that list them.
 """
 
 from __future__ import annotations
 
+import json
 import tempfile
 import uuid
 from collections.abc import Collection, Iterable, Iterator, Mapping
 from contextlib import contextmanager
+from dataclasses import dataclass
 from itertools import chain, product
 from pathlib import Path
 from typing import Any, Final
 
+from packaging.utils import canonicalize_name
+
 from rocwheel.base import files
 from rocwheel.base.choices import ALL
-from rocwheel.base.errors import ConfigError, ObjectMissingError, RocwheelError, WheelError
+from rocwheel.base.errors import (
+    CommandError,
+    ConfigError,
+    ObjectMissingError,
+    PromotionError,
+    RocwheelError,
+    StoreError,
+    WheelError,
+)
+from rocwheel.base.process import Command, Runner
 from rocwheel.base.store import Counter, HugeError, ObjectInfo, fetch, glance
 from rocwheel.base.values import Plain, replace
-from rocwheel.records.entry import Entry
-from rocwheel.records.places import BUNDLE, Place
+from rocwheel.base.versions import PythonVersion, timestamp
+from rocwheel.records.entry import Entry, version_of
+from rocwheel.records.manifest import Manifest
+from rocwheel.records.places import BUNDLE, FOREIGN, NIGHTS, Place
 from rocwheel.release import operations, retention, status, wheelset
-from rocwheel.release.index.page import Page, Root, links, mark
+from rocwheel.release.index.page import Link, Page, Root, links, mark
 from rocwheel.release.index.publish import forms
+from rocwheel.release.index.serve import Site
 from rocwheel.release.ledger import log, manifests
-from rocwheel.release.ledger.state import Action, IndexState, Transition
-from rocwheel.release.operations import Who
+from rocwheel.release.ledger.state import Action, Holding, IndexState, Known, Transition
+from rocwheel.release.operations import Operation, Who
 
 _AHEAD: Final = "the log ends with"  # of a page that shows a later entry
+RESOLVE_SECONDS: Final = 600.0  # for one resolution by pip
 
 
 class Checked(Plain, frozen=True, kw_only=True):
@@ -38,12 +58,12 @@ class Checked(Plain, frozen=True, kw_only=True):
     problems: tuple[str, ...]
 
 
-def check(place: Place, *, count: Counter | None = None) -> Checked:
-    """Download everything the index lists and compare.
+def check(place: Place, *, download: bool = True, count: Counter | None = None) -> Checked:
+    """Compare what lies at a place with its log; write nothing.
 
     Compared: the log, folded again, with its snapshot; every form of every page with what the log
-    says; what it lists with hash and size; METADATA in the wheel with `.metadata` and
-    Requires-Python; requirements within each set.
+    says; names and sizes of files; statements. With `download` also each wheel's hash, its METADATA
+    with `.metadata` and Requires-Python, and requirements within each set.
     """
     state = log.load(place, log.read(place), None)
     if state.before:
@@ -53,28 +73,39 @@ def check(place: Place, *, count: Counter | None = None) -> Checked:
     problems = list(status.problems(place, state, damage))
     if damage and not place.is_staging:
         return Checked(files=0, problems=tuple(problems))  # pages know more than it
+    there = {info.key: info for info in place.store.keys(place.key(""))}
     problems += _check_log(place, state)
-    problems += check_pages(place, state)
-    views = [state.of(view) for view in _views(place, state)]
+    problems += check_pages(place, state, {} if download else there)
+    views = [state.of(view) for view in _views(place, state) if "/" not in view]
     pairs = product(views, sorted(state.projects))
     listed = {entry.path: entry for seen, project in pairs for entry in seen.shown(project)}
+    for entry in listed.values():
+        names = [entry.path, *([f"{entry.path}.metadata"] if entry.metadata_sha256 else ())]
+        keys = [*map(place.key, names)]
+        if entry.provenance:
+            home = state.at(place, entry.manifest)
+            keys.append(home.built(entry.manifest, f"{entry.filename}.provenance"))
+        problems += (f"{place.store.locate(key)}: missing" for key in keys if key not in there)
+        info = there.get(keys[0])
+        if info and info.size != entry.size:
+            what = f"{info.size} bytes, listed are {entry.size}"
+            problems.append(f"{place.locate(entry.path)}: {what}")
     metadata: dict[str, bytes] = {}
 
     def one(entry: Entry) -> list[str]:
-        known = state.sets.get(entry.manifest)
-        wrong, data = _check_file(place, entry, known.home if known else "", count)
-        metadata[entry.path] = data
+        wrong, metadata[entry.path] = _check_file(place, entry, count)
         return wrong
 
-    for wrong in place.each(one, listed.values()):
-        problems += wrong
-    problems += _check_sets(place, state, metadata)
+    wheels = [item for item in listed.values() if place.key(item.path) in there]
+    problems += chain.from_iterable(place.each(one, wheels if download else ()))
+    problems += _check_sets(place, state, there, metadata if download else None)
     return Checked(files=len(listed), problems=tuple(problems))
 
 
 def _views(place: Place, state: IndexState) -> tuple[str, ...]:
     """Return the indexes that are looked at: one family's, or with `all` every one."""
-    return state.views if place.family == ALL else (place.family,)
+    every = (i for i in state.indexes if place.family in {ALL, i.partition("/")[0]})
+    return tuple(every) or (place.family,)
 
 
 class IndexRepair(Plain, frozen=True, kw_only=True):
@@ -126,7 +157,6 @@ def plan_repairs(
 
 
 def _is(place: Place, name: str, number: int) -> bool:
-    """Return whether an entry of a place is meant by a name."""
     return name in {str(number), place.log(number), place.store.locate(place.log(number))}
 
 
@@ -150,8 +180,19 @@ def _plan_repair(place: Place, who: Who, skip: Collection[str]) -> IndexRepair:
             for entry in state.of(index.family).shown(project)
             if entry.filename not in names
         ]
-    entries = tuple(_skip(place, number, who) for number in skips)
-    return IndexRepair(place=place, who=who, problems=tuple(problems), skips=entries)
+    about: Any = {"time": who.time, "by": who.by, "reason": who.reason, "previous": ""}
+    entries = (
+        Transition(
+            number=number,
+            id=uuid.uuid4().hex,
+            action=Action.SKIP,
+            evidence={"was": data.decode(errors="backslashreplace")},
+            **about,
+        )
+        for number in skips
+        for data, _ in [glance(place.store, place.log(number))]
+    )
+    return IndexRepair(place=place, who=who, problems=tuple(problems), skips=tuple(entries))
 
 
 def apply_repair(repair: IndexRepair) -> IndexRepair:
@@ -161,41 +202,31 @@ def apply_repair(repair: IndexRepair) -> IndexRepair:
     return replace(repair, deleted=retention.repair(repair.place, repair.who))
 
 
-def _skip(place: Place, number: int, who: Who) -> Transition:
-    was, _ = glance(place.store, place.log(number))
-    return Transition(
-        number=number,
-        previous="",
-        id=uuid.uuid4().hex,
-        action=Action.SKIP,
-        time=who.time,
-        by=who.by,
-        reason=who.reason,
-        evidence={"was": was.decode(errors="backslashreplace")},
-    )
+def check_pages(
+    place: Place, state: IndexState, sizes: Mapping[str, ObjectInfo] | None = None
+) -> list[str]:
+    """Compare every form of every page with what a state of the log says, all of it loaded.
 
-
-def check_pages(place: Place, state: IndexState) -> list[str]:
-    """Compare every form of every page with what a state of the log says, all of it loaded."""
+    Of a night's pages that have one of these `sizes` nothing else is compared.
+    """
     state = retention.recalled(place, state)
     if not state.projects:
         return []
     # Whether pages are stored under folder keys is seen, not tried: a check writes nothing.
-    index = place.of((state.views or (place.family,))[0])
+    index = place.of(_views(place, state)[0])
     first = next(iter(place.store.keys(f"{index.index}/")), None)
     folders = first is not None and first.key == f"{index.index}/"
     views = _views(place, state)
     pages = operations.pages_of(place, state, sorted(state.projects), views)
-    problems = place.each(lambda page: _check_page(place, page, folder_keys=folders), pages)
+    problems = place.each(lambda page: _check_page(place, page, folders, sizes or {}), pages)
     said = list(dict.fromkeys(chain.from_iterable(problems)))
     if any(_AHEAD in text for text in said) and log.read(place).number > state.number:
         # others went on while this looked, and pages show it
-        return check_pages(place, log.read(place, None))
+        return check_pages(place, log.read(place, None), sizes)
     return said
 
 
 def _check_log(place: Place, state: IndexState) -> Iterator[str]:
-    """Compare the snapshot with the fold of the log: either may have been changed by hand."""
     if not state.number:
         return
     again = log.load(place, log.read(place, afresh=True), None)
@@ -208,12 +239,19 @@ def _check_log(place: Place, state: IndexState) -> Iterator[str]:
         yield f"{place.location}: {problem}"
 
 
-def _check_page(place: Place, page: Page | Root, *, folder_keys: bool) -> list[str]:
-    """Every form of a page lists what the log says."""
-    index = place.of(page.family)
+def _check_page(
+    place: Place,
+    page: Page | Root,
+    folder_keys: bool,  # noqa: FBT001
+    sizes: Mapping[str, ObjectInfo],
+) -> list[str]:
+    index, above = place.of(page.family), place.of(page.family.partition("/")[0])
     again, problems = f"`{place.command('repair')}` makes it again", []
     for form in forms(place, page, folder_keys=folder_keys):
-        where = place.store.locate(form.key)
+        where, listed = place.store.locate(form.key), sizes.get(form.key)
+        size = listed.size if listed and f"/{NIGHTS}/" in page.family else -1
+        if len(form.render(0)) <= size <= len(form.body):  # its mark may have fewer digits
+            continue
         data, info = glance(place.store, form.key)
         if info is None:
             problems.append(f"{where}: missing: {again}")
@@ -223,7 +261,7 @@ def _check_page(place: Place, page: Page | Root, *, folder_keys: bool) -> list[s
             elsewhere = number is not None and links(data) == links(form.render(number))
             is_html = not form.key.endswith(".json") and index.url.encode() not in data
             problems.append(
-                f"{index.store.locate(index.index)}: pages name another address than {index.url}: "
+                f"{place.store.locate(above.index)}: pages name another address than {above.url}: "
                 f"{again}"
                 if elsewhere and is_html
                 else f"{where}: not what the log says: {again}"
@@ -236,23 +274,17 @@ def _check_page(place: Place, page: Page | Root, *, folder_keys: bool) -> list[s
     return problems
 
 
-def _check_file(
-    place: Place, entry: Entry, home: str, count: Counter | None
-) -> tuple[list[str], bytes]:
-    """Download a wheel; compare digest, size, METADATA, Requires-Python."""
+def _check_file(place: Place, entry: Entry, count: Counter | None) -> tuple[list[str], bytes]:
     where = place.locate(entry.path)
     problems: list[str] = []
     try:
         with downloaded(place, entry.path, count) as (path, info):
-            if (info.sha256, info.size) != (entry.sha256, entry.size):
+            if info.sha256 != entry.sha256:
                 problems.append(f"{where}: SHA-256 is {info.sha256}, listed is {entry.sha256}")
             inside = wheelset.read_metadata(path)
-        proof = place.at(home).built(entry.manifest, f"{entry.filename}.provenance")
-        if entry.provenance and not place.store.info(proof):
-            problems.append(f"{where}: its provenance is gone")
         if entry.metadata_sha256:
-            beside, _ = place.store.read(place.key(f"{entry.path}.metadata"))
-            if beside != inside or files.sha256(beside) != entry.metadata_sha256:
+            beside, found = glance(place.store, place.key(f"{entry.path}.metadata"))
+            if found and (beside != inside or files.sha256(beside) != entry.metadata_sha256):
                 problems.append(f"{where}.metadata: not the wheel's METADATA")
             required = wheelset.requires_python(inside, name=entry.filename)
             if required != entry.requires_python:
@@ -262,24 +294,40 @@ def _check_file(
     return problems, inside
 
 
-def _check_sets(place: Place, state: IndexState, metadata: Mapping[str, bytes]) -> Iterator[str]:
-    """Every listed set is complete and closed, for each of its CPythons."""
+def _check_statements(home: Place, known: Known, there: Mapping[str, ObjectInfo]) -> Iterator[str]:
+    """Check a set's statements and their public copies; one with the other's ETag is the same."""
+    store = home.store
+    for view, sha256 in known.bundles.items():
+        own, key = home.of(view).bundle(sha256), home.of(view).attestation(known.id, BUNDLE)
+        again = f"not the statements that the log names: `{home.command('repair')}` puts them back"
+        copy, named = there.get(key), there.get(own)
+        if copy and named and copy.etag and copy.etag == named.etag:
+            continue
+        data, _ = glance(store, key)
+        is_old = not named and manifests.begins(data, sha256)  # of 0.2, which added to them
+        if files.sha256(data) != sha256 and not is_old:
+            yield f"{store.locate(key)}: {again}"
+        if not known.home and (named is None or named.size != len(data)):
+            yield f"{store.locate(own)}: {again}"
+
+
+def _check_sets(
+    place: Place,
+    state: IndexState,
+    there: Mapping[str, ObjectInfo],
+    metadata: Mapping[str, bytes] | None,
+) -> Iterator[str]:
+    """Check statements of listed sets; with METADATA that each is complete and closed."""
     views = {*_views(place, state)}
     for known in (item for item in state.listed if views & {*item.views}):
         home = state.at(place, known.id)
-        for view, sha256 in known.bundles.items():  # of 0.2, which added to them, as well
-            key = home.of(view).attestation(known.id, BUNDLE)
-            data, _ = glance(place.store, key)
-            is_old = files.sha256(data) != sha256 and not place.store.info(
-                home.of(view).bundle(sha256)
-            )
-            if files.sha256(data) != sha256 and not (is_old and manifests.begins(data, sha256)):
-                again = f"`{place.command('repair')}` puts them back"
-                yield f"{place.store.locate(key)}: not the statements that the log names: {again}"
+        yield from _check_statements(home, known, there)
+        if home.manifest(known.id) not in there:
+            yield f"{place.store.locate(home.manifest(known.id))}: missing"
+            continue
         try:
-            manifest = manifests.find(home, known.id)
-            if manifest is None:
-                yield f"{place.store.locate(home.manifest(known.id))}: missing"
+            manifest = manifests.find(home, known.id) if metadata is not None else None
+            if manifest is None or metadata is None:
                 continue
             wheelset.check_complete(manifest)
             own = dict[str, bytes]()
@@ -300,3 +348,187 @@ def downloaded(place: Place, path: str, count: Counter | None) -> Iterator[tuple
     with tempfile.NamedTemporaryFile(prefix="rocwheel-", suffix=".whl") as file:
         info = fetch(place.store, place.key(path), file, count)
         yield Path(file.name), info
+
+
+# What lay in a folder before rocwheel
+
+
+@dataclass(frozen=True, kw_only=True)
+class Adopt(Operation):
+    """List files as foreign; their `.metadata` files are written beside them."""
+
+    entries: tuple[Entry, ...]
+    metadata: Mapping[str, bytes]
+
+    def wanted(self, state: IndexState) -> Collection[str]:  # noqa: ARG002
+        return {entry.project for entry in self.entries}
+
+    def decide(self, state: IndexState) -> Transition | None:
+        family = self.place.family
+        if not self.entries or family in state.views:
+            return None
+        brings = [Holding(set=f"{FOREIGN}-{family}", files=self.entries)]
+        return self.entry(state, Action.ADOPT, brings=brings, families=[family])
+
+    def prepare(self, state: IndexState, entry: Transition | None) -> Transition | None:  # noqa: ARG002
+        place, data = self.place, self.metadata
+        place.each(
+            lambda item: operations.put_metadata(place, item, data[item.filename]), self.entries
+        )
+        return entry
+
+
+class Adoption(Plain, frozen=True, kw_only=True):
+    """Files from before rocwheel, as they will be listed."""
+
+    operation: Adopt
+    state: IndexState
+
+    @property
+    def entries(self) -> tuple[Entry, ...]:
+        return self.operation.entries
+
+    @property
+    def is_needed(self) -> bool:
+        """Return whether the log needs an entry for it."""
+        return self.operation.decide(self.state) is not None
+
+    def lines(self) -> list[str]:
+        place = self.operation.place
+        lines = operations.carried_lines(place, self.state) if self.entries else []
+        for item in self.entries:
+            yanked = "" if item.yanked is None else f", yanked: {item.yanked}"
+            lines.append(f"adopt    {place.locate(item.path)} ({item.sha256}){yanked}")
+        return lines
+
+    def to_json(self, *, dry_run: bool) -> dict[str, Any]:
+        done = "planned" if dry_run else "adopted"
+        return {
+            "state": done if self.is_needed else "nothing-to-do",
+            "files": [item.filename for item in self.entries],
+        }
+
+
+def plan_adoption(place: Place, *, who: Who, count: Counter | None = None) -> Adoption:
+    """Find the wheels in a family's folder, where its index has no set; read every one of them.
+
+    Raises PromotionError when a page that another tool made lists a file that is not there,
+    StoreError where the log was lost.
+    """
+    state = log.load(place, log.read(place), None)
+    operations.check_sound(place, state)
+    base = f"{place.index}/"
+    names = [info.key.removeprefix(base) for info in place.store.keys(base)]
+    wheels = sorted(name for name in names if "/" not in name and name.endswith(".whl"))
+    if place.family in state.views:
+        wheels, names = [], []
+    shown = _pages(place, names, frozenset(wheels))
+    foreign = place.each(lambda name: _foreign(place, name, shown.get(name), count), wheels)
+    operation = Adopt(
+        place=place,
+        who=who,
+        entries=tuple(entry for entry, _ in foreign),
+        metadata={entry.filename: data for entry, data in foreign},
+    )
+    return Adoption(operation=operation, state=state)
+
+
+def _foreign(
+    place: Place, name: str, shown: Link | None, count: Counter | None
+) -> tuple[Entry, bytes]:
+    try:
+        project, version = version_of(name)
+    except ConfigError as exc:
+        raise PromotionError(
+            f"{place.store.locate(place.index)}/{name}: {exc}",
+            hint="rename or remove it: no installer can use it",
+        ) from exc
+    with downloaded(place, f"{place.family}/{name}", count) as (path, info):
+        metadata = wheelset.read_metadata(path)
+    entry = Entry(
+        filename=name,
+        project=project,
+        version=version,
+        size=info.size,
+        sha256=info.sha256,
+        metadata_sha256=files.sha256(metadata),
+        uploaded=timestamp(info.modified),
+        requires_python=wheelset.requires_python(metadata, name=name),
+        yanked=shown.yanked if shown else None,
+        folder=place.family,
+    )
+    return entry, metadata
+
+
+def _pages(place: Place, names: list[str], wheels: frozenset[str]) -> dict[str, Link]:
+    shown = dict[str, Link]()
+    for name in names:
+        if name != "index.html" and (not name.endswith("/index.html") or name.startswith("_")):
+            continue
+        where = f"{place.index}/{name}"
+        data, _ = place.store.read(where)
+        if mark(data):
+            raise StoreError(
+                f"{place.store.locate(where)}: shows an entry of a log that is gone",
+                hint=f"put {place.logs} back from a copy of the bucket",
+            )
+        for link in links(data):
+            if link.filename not in wheels:
+                raise PromotionError(
+                    f"{place.store.locate(where)}: lists {link.filename}, which is not here",
+                    hint="copy the file here first, or take it off that page",
+                )
+            shown[link.filename] = link
+    return shown
+
+
+# In a closed world: names of a set come from our index alone, every other name from upstream. No
+# installer can say that by options, so the index is served here, and other names are redirected.
+
+
+def resolve(place: Place, *, upstream: str, python: Path, runner: Runner) -> list[str]:
+    """Resolve every set in the index; return one line per CPython where pip chose otherwise.
+
+    `python` is an interpreter that has pip.
+    """
+    with Site(place.store, upstream=upstream).running() as site:
+        index, state = f"{site.url}{place.index}/", log.read(place)
+        pip = (str(python), "-m", "pip", "install", "--index-url", index)
+        said = [
+            (version, _problem(manifest, version, runner, pip))
+            for known in state.of(place.family).listed
+            if (manifest := manifests.find(state.at(place, known.id), known.id))
+            for version in manifest.pythons
+        ]
+    return [f"{place.location}: CPython {version}: {text}" for version, text in said if text]
+
+
+def _problem(manifest: Manifest, version: str, runner: Runner, pip: tuple[str, ...]) -> str:
+    """Return the problem, or "" if pip chooses exactly the manifest's versions for a CPython."""
+    wanted = {w.project: w.version for w in manifest.built if w.python in {"", version}}
+    platforms = sorted({tag.rpartition("-")[2] for w in manifest.built for tag in w.tags})
+    target = PythonVersion.parse(version)
+    with tempfile.TemporaryDirectory(prefix="rocwheel-") as scratch:
+        report = Path(scratch) / "report.json"
+        argv = (
+            *pip, "--dry-run", "--ignore-installed",
+            "--quiet", "--isolated", "--no-cache-dir", "--disable-pip-version-check",
+            "--report", str(report), "--target", str(report.with_name("target")),
+            "--only-binary=:all:",
+            "--python-version", f"{target.major}.{target.minor}", "--implementation", "cp",
+            "--abi", target.abi, "--abi", "none", "--abi", "abi3",
+            *(part for name in platforms for part in ("--platform", name)),
+            *(f"{project}=={number}" for project, number in sorted(wanted.items())),
+        )  # fmt: skip
+        try:
+            runner.run(Command(argv=argv, timeout=RESOLVE_SECONDS))
+        except CommandError as exc:
+            return (exc.detail.strip().splitlines() or [str(exc)])[-1]
+        chosen: dict[str, str] = {
+            str(canonicalize_name(item["metadata"]["name"])): item["metadata"]["version"]
+            for item in json.loads(report.read_bytes())["install"]
+        }
+    for project, number in sorted(wanted.items()):
+        if chosen.get(project) != number:
+            return f"pip chose {project} {chosen.get(project)}, not {number}"
+    return ""

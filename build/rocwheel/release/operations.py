@@ -6,6 +6,7 @@ each step is where it is.
 """
 
 import abc
+import re
 import threading
 import uuid
 from collections.abc import Collection, Iterable, Iterator, Mapping
@@ -31,7 +32,7 @@ from rocwheel.base.values import replace
 from rocwheel.base.versions import timestamp
 from rocwheel.records.entry import Entry
 from rocwheel.records.manifest import WheelEntry
-from rocwheel.records.places import BUNDLE, Place
+from rocwheel.records.places import BUNDLE, LAST_GOOD, NIGHTS, Place
 from rocwheel.release.index.page import Page, Root
 from rocwheel.release.index.publish import AheadError, Claim, await_public, claimed, settle
 from rocwheel.release.ledger import log
@@ -141,7 +142,7 @@ def damage(
         return damaged
     if not is_settled(state) and state.is_whole:
         pages = {project for _, project in state.indexed()}
-    asked = [*pages_in(place, state, pages)]
+    asked = [*pages_in(place, state, pages, state.views)]  # others show no entry that these do not
     if not state.number:
         asked = [(index, name) for index, name in stored_pages(place) if not name]
     for (index, name), claim in claims(place, asked).items():
@@ -160,14 +161,10 @@ def damage(
 def stored_pages(place: Place) -> Iterator[tuple[Place, str]]:
     """Yield every page below a place, those of others too; "" is a list of projects."""
     base = place.key("")
+    page = re.compile(rf"([^/]+(?:/{NIGHTS}/[^/]+|/{LAST_GOOD})?)/(?:([^/_][^/]*)/)?index\.html")
     for info in place.store.keys(base):
-        match info.key.removeprefix(base).split("/"):
-            case [family, "index.html"]:
-                yield place.of(family), ""
-            case [family, project, "index.html"] if not project.startswith("_"):
-                yield place.of(family), project
-            case _:
-                pass
+        if match := page.fullmatch(info.key.removeprefix(base)):
+            yield place.of(match[1]), match[2] or ""
 
 
 def claims(place: Place, asked: Iterable[tuple[Place, str]]) -> dict[tuple[Place, str], Claim]:
@@ -190,7 +187,7 @@ def indexes(
     place: Place, state: IndexState, views: Collection[str] | None = None
 ) -> tuple[Place, ...]:
     """Return the place as the users of these indexes see it; None: of all that there are."""
-    return tuple(place.of(name) for name in state.views if views is None or name in views)
+    return tuple(place.of(name) for name in state.indexes if views is None or name in views)
 
 
 def check_sound(
@@ -241,7 +238,8 @@ def perform(operation: Operation, state: IndexState | None = None) -> IndexState
     place, who = operation.place, operation.who
     if who.is_checked:
         check_clock(place.store, (place.state, place.json("")), now=who.clock, where=place.location)
-    for _ in range(ATTEMPTS):
+    seen: Collection[Claim] = ()
+    for attempt in range(ATTEMPTS):
         state = state or read(operation)
         check_sound(place, state)
         if state.before:
@@ -255,16 +253,20 @@ def perform(operation: Operation, state: IndexState | None = None) -> IndexState
             operation.prepare(state, None)
             return state
         state = log.load(place, state, touched(state, entry))
-        # Indexes of others need not show what was committed for them.
-        state = complete(place, state, concerned(apply(state, entry, digest=""), entry))
-        seen = _look_ahead(place, state, entry)
+        # Indexes of others need not show what was committed for them. What adds may follow what
+        # added: one order of the pages is right for both.
+        views = concerned(apply(state, entry, digest=""), entry)
+        if not entry.action.adds or views & state.removing:
+            state = complete(place, state, views)
+        seen = () if attempt else _look_ahead(place, state, entry)
         entry = operation.prepare(state, entry)
         if entry is None:
             return state
-        if digest := log.commit(place, entry):
-            after = apply(state, entry, digest=digest)
+        made = log.commit(place, entry)
+        if isinstance(made, str):
+            after = apply(state, entry, digest=made)
             return _shown(operation, entry, after, seen)
-        state = None
+        state = log.followed(place, state, made)
     raise PromotionError(
         f"{place.location}: {ATTEMPTS} other changes came first, one after the other",
         hint="run the same command again",
@@ -298,7 +300,7 @@ def carry(place: Place, state: IndexState, who: Who) -> None:
             family=folder,
             **about,
         )
-        if not (before.is_closed or log.commit(log.old(place, folder), closes)):
+        if not (before.is_closed or isinstance(log.commit(log.old(place, folder), closes), str)):
             return
     begins = Transition(
         number=1,
@@ -309,7 +311,8 @@ def carry(place: Place, state: IndexState, who: Who) -> None:
         carries=Carried(sets=tuple(state.sets.values()), files=dict(state.listings)),
         **about,
     )
-    if digest := log.commit(place, begins):
+    digest = log.commit(place, begins)
+    if isinstance(digest, str):
         state = apply(replace(state, sets={}, listings={}, before={}), begins, digest=digest)
         complete(place, state)
 
@@ -348,20 +351,22 @@ def repair(
             removing=removing,
             log_end=lambda: log.read(place).number,
             claims=seen,
+            absent=() if repairs else changed - state.rooted,
             repairs=repairs,
         )
     if views is not None and not views >= state.seen:
         return state  # what others committed meanwhile is theirs to show
-    _show_bundles(place, state, state.sets if repairs else state.attested)
+    _show_bundles(place, state, repairs=repairs)
     return log.save(place, state)
 
 
-def _show_bundles(place: Place, state: IndexState, sets: Iterable[str]) -> None:
-    """Write the public copies of these sets' statements as the log names them.
+def _show_bundles(place: Place, state: IndexState, *, repairs: bool) -> None:
+    """Write the public copies of new statements as the log names them; of all that `repairs` finds.
 
     A faster process has put a copy that only adds to ours. Of a promotion by 0.2 the public copy is
     the only one.
     """
+    sets = state.sets if repairs else state.attested
     named = [
         (name, view, sha256) for name in sets for view, sha256 in state.sets[name].bundles.items()
     ]
@@ -369,14 +374,18 @@ def _show_bundles(place: Place, state: IndexState, sets: Iterable[str]) -> None:
     def show(about: tuple[str, str, str]) -> None:
         set_id, view, sha256 = about
         home = place.of(view).at(state.sets[set_id].home)
-        key = home.attestation(set_id, BUNDLE)
-        there, info = glance(place.store, key)
-        if files.sha256(there) == sha256:
+        keys = home.attestation(set_id, BUNDLE), home.bundle(sha256)
+        copy, info = glance(place.store, keys[0])
+        if files.sha256(copy) == sha256 and not repairs:
             return
-        ours, _ = glance(place.store, home.bundle(sha256))
-        if ours and not there.startswith(ours):
-            with suppress(ObjectStaleError):
-                place.store.replace(key, ours, previous=info, headers=place.record_headers)
+        ours, own = glance(place.store, keys[1])
+        for key, there, previous, other in (
+            (keys[0], copy, info, ours),
+            (keys[1], ours, own, copy),
+        ):
+            if files.sha256(other) == sha256 and not there.startswith(other):
+                with suppress(ObjectStaleError):
+                    place.store.replace(key, other, previous=previous, headers=place.record_headers)
 
     place.each(show, named)
 
@@ -388,9 +397,11 @@ def pages_of(
     views: Collection[str] | None = None,
 ) -> list[Page | Root]:
     """Return the lists of projects, and the pages of these, as a state has them."""
-    pages, names = list[Page | Root](), tuple(projects)
+    pages, names, indexed = list[Page | Root](), tuple(projects), dict[str, set[str]]()
+    for name, project in state.indexed():
+        indexed.setdefault(name, set()).add(project)
     for index in indexes(place, state, views):
-        seen, own = state.of(index.family), {n for v, n in state.indexed() if v == index.family}
+        seen, own = state.of(index.family), indexed[index.family]
         about: Any = {"number": state.number, "family": index.family}
         pages.append(Root(projects=frozenset(own), **about))
         for name in (name for name in names if name in own):
@@ -398,8 +409,8 @@ def pages_of(
             statements = {}
             for known in (state.sets.get(item.manifest) for item in files):
                 if known:
-                    is_of_all = index.family == ALL and known.must
-                    of = index.of(known.must[0]) if is_of_all else index
+                    view = index.family.partition("/")[0]
+                    of = index.of(known.must[0] if view == ALL and known.must else view)
                     key = of.at(known.home).attestation(known.id, BUNDLE)
                     statements[known.id] = key.removeprefix(place.key(""))
             page = Page(project=name, files=files, whole=whole, statements=statements, **about)
@@ -444,7 +455,8 @@ def page_lines(indexes: Iterable[Place], entries: Iterable[Entry], action: Actio
     projects, lines = in_order({e.project for e in entries}, removing=action.removes), list[str]()
     for index in indexes if projects else ():
         lines += [f"page     {index.store.locate(index.index)}/{project}/" for project in projects]
-        if index.public_url and (action.adds or action.removes):
+        is_awaited = action.adds or action.removes
+        if index.public_url and is_awaited and "/" not in index.family:
             most = duration(PUBLIC_SECONDS)
             lines.append(f"await    {index.url}: {most} at most, until it shows it")
     return lines
@@ -494,7 +506,7 @@ def _shown(
     order = in_order(state.touched, removing=False)
     try:
         after = repair(place, state, order, views=state.seen, seen=seen)
-        for index in indexes(place, state, concerned(state, entry)):
+        for index in indexes(place, state, concerned(state, entry) & {*state.views}):
             shows = state.of(index.family)
             changed = {
                 project: [
@@ -524,7 +536,7 @@ def _look_ahead(place: Place, state: IndexState, entry: Transition) -> Collectio
     over a page that no entry of the log knows. Raises StoreError.
     """
     after = apply(state, entry, digest="")
-    projects, views = touched(state, entry), concerned(after, entry)
+    projects, views = touched(state, entry), concerned(after, entry) & {*after.views}
     known, here = state.indexed(), {*pages_in(place, after, projects, views)}
     here |= {(place.of(view), "") for view in {*after.views} - {*state.views}}
     asked = {(index, name) for index, name in here if (index.family, name) not in known}

@@ -175,7 +175,6 @@ class _Case(Plain, frozen=True, kw_only=True):
 
 
 def _judge(case: _Case, verdicts: Sequence[FoundVerdict], level: Level) -> SuiteCell:
-    """Return the state of one cell, before level, bypass and approvals."""
     unreadable = [item for item in verdicts if not item.verdict]
     readable = [(item, item.verdict) for item in verdicts if item.verdict]
     # what was run in a way of its own counts for nothing
@@ -236,7 +235,6 @@ def _judge(case: _Case, verdicts: Sequence[FoundVerdict], level: Level) -> Suite
 
 
 def _failure(verdict: Verdict, case: _Case) -> State | None:
-    """Return the failure it is; more retries than the suite allows are one in any state."""
     over = case.demand is not None and verdict.counts.flaky > case.demand.flaky_budget
     return verdict.failure or (State.FLAKY if over else None)
 
@@ -256,13 +254,11 @@ def _without(cell: SuiteCell, lost: tuple[str, ...], case: _Case) -> SuiteCell:
 
 
 def _severity(failure: tuple[str, State, str]) -> tuple[bool, int, str]:
-    """Order failures: flaky ones last, the rest by state, then by digest."""
     sha256, state, _ = failure
     return state is State.FLAKY, list(State).index(state), sha256
 
 
 def _silent(case: _Case, kept: Sequence[tuple[FoundVerdict, Verdict]]) -> tuple[str, State, str]:
-    """Return digest, state and reason of a cell without passes, failures and doubts."""
     said = {verdict.state: (item.sha256, verdict) for item, verdict in kept if not verdict.shard}
     if State.INFRA not in said and not case.family.runners_for(case.suite):
         return "", State.NO_RUNNER, f"{case.family.name} has no runner for {case.suite}"
@@ -274,7 +270,6 @@ def _silent(case: _Case, kept: Sequence[tuple[FoundVerdict, Verdict]]) -> tuple[
 
 
 def _doubts(verdict: Verdict, case: _Case) -> Iterator[str]:
-    """Yield why a pass proves nothing about these wheels, on this family, now."""
     manifest, family, proof = case.manifest, case.family, case.family.proof
     needed = {w.filename: w.sha256 for w in manifest.of_python(case.python)}
     for filename, sha256 in sorted(needed.items()):
@@ -302,7 +297,6 @@ def _doubts(verdict: Verdict, case: _Case) -> Iterator[str]:
 
 
 def _suite_doubts(verdict: Verdict, case: _Case) -> Iterator[str]:
-    """Doubt another suite than this checkout's, and one that fell short of its demands."""
     if case.known is None:
         yield f"this checkout has no suite {case.suite}"
         return
@@ -331,7 +325,6 @@ def _rocm_doubts(verdict: Verdict, case: _Case) -> Iterator[str]:
 def _weigh(
     cell: SuiteCell, case: _Case, approval: Approval | None, named: Approval | None = None
 ) -> SuiteCell:
-    """Apply level, bypass and approvals to a cell that is not a pass."""
     if not cell.is_blocking:
         return cell
     if cell.level is Level.ADVISORY:

@@ -30,7 +30,7 @@ from rocwheel.base.values import Plain, replace
 from rocwheel.records.entry import Entry
 from rocwheel.records.install import Install
 from rocwheel.records.manifest import Manifest, WheelEntry
-from rocwheel.records.places import Place
+from rocwheel.records.places import LAST_GOOD, NIGHTS, Place
 from rocwheel.records.verdict import State
 from rocwheel.release import operations, policy, proof, wheelset
 from rocwheel.release.index.channels import Channel
@@ -41,13 +41,14 @@ from rocwheel.release.ledger.state import (
     Standing,
     Transition,
     is_foreign,
+    is_good,
 )
 from rocwheel.release.ledger.verdicts import FoundVerdict
 from rocwheel.release.operations import Operation, Tally, Who, stored
 from rocwheel.release.policy import Decision
+from rocwheel.release.proof import Evidence
 from rocwheel.release.stage import holding
-from rocwheel.release.trust import TrustError, envelope, evidence, head, statements
-from rocwheel.release.trust.evidence import Evidence
+from rocwheel.release.trust import TrustError, envelope, head, statements
 from rocwheel.release.trust.policy import KeyRole, Signer
 from rocwheel.release.trust.sigstore import SigstoreSigner
 from rocwheel.release.trust.statements import Approval
@@ -90,6 +91,7 @@ class Promote(Operation):
     judged: tuple[Judged, ...]  # for each family that was asked for
     copies: tuple[Copy, ...] = ()
     must: tuple[str, ...] = ()  # families that `all` waits for; none of a set of one family
+    night: str = ""  # that does it
     count: Callable[[int], None] | None = None
     moved: list[int] = field(default_factory=list)  # bytes of wheels that passed through here
 
@@ -114,6 +116,7 @@ class Promote(Operation):
         signed = {i.family: files.sha256(i.bundle) for i in new if i.bundle}
         about: dict[str, Any] = {"bundles": {self.manifest.sha256: signed} if signed else {}}
         about["evidence"] = {"families": {i.family: i.decision.evidence() for i in new}}
+        about["evidence"] |= {"night": self.night} if self.night else {}
         about["families"] = sorted(stand)
         if known:
             return self.entry(state, Action.PROMOTE, sets=[known.id], **about)
@@ -160,7 +163,6 @@ class Promote(Operation):
         return entry
 
     def _copy(self, is_known: bool, item: Copy) -> int:  # noqa: FBT001 (it comes first)
-        """One wheel and its METADATA; return how many bytes of the wheel passed through here."""
         store, entry = self.place.store, item.entry
         if is_known and item.is_there:
             operations.verify(self.place, entry)
@@ -213,7 +215,11 @@ class PromotePlan(Plain, frozen=True, kw_only=True):
             lines.append(f"{act:9}{store.locate(item.source.key)} -> {target} ({size})")
             lines.append(f"{act:9}its METADATA -> {target}.metadata")
         entries = [item.entry for item in self.operation.copies]
-        names = (*self.families("ready"), *([ALL] if self.operation.must else ()))
+        names = [*self.families("ready"), *([ALL] if self.operation.must else ())]
+        night = self.operation.night
+        for one in (each for each in self.operation.judged if each.state == "ready"):
+            names += [f"{one.family}/{NIGHTS}/{night}"] if night else []
+            names += [f"{one.family}/{LAST_GOOD}"] if is_good(one.decision.evidence()) else []
         lines += operations.page_lines(map(place.of, names), entries, Action.PROMOTE)
         if self.state != "nothing-to-do":  # then no signature was looked at
             lines = [*lines, *self.cell_lines(), f"{'signed':9}{self.signed or 'no: unsigned'}"]
@@ -257,7 +263,6 @@ class PromotePlan(Plain, frozen=True, kw_only=True):
         }
 
     def _all(self, families: Mapping[str, Any]) -> dict[str, Any]:
-        """Return the document about the index of all, with the families that it waits for."""
         sha256, index = self.operation.manifest.sha256, self.operation.place.of(ALL)
         known = self.before.sets.get(sha256)
         must = known.must if known else self.operation.must
@@ -271,7 +276,6 @@ class PromotePlan(Plain, frozen=True, kw_only=True):
         }
 
     def _family(self, item: Judged, state: str) -> dict[str, Any]:
-        """Return the document about one family."""
         place = self.operation.place.of(item.family)
         own = state if state and item.state == "ready" else item.state
         return {
@@ -316,10 +320,12 @@ def plan(
     who: Who,
     approvals: Sequence[Approval] = (),
     passes_held: bool = False,
+    night: str = "",
 ) -> PromotePlan:
     """Read everything the promotion depends on; write nothing.
 
-    With `passes_held` families are passed over for which it was rolled back.
+    With `passes_held` families are passed over for which it was rolled back. `night` is whose
+    index lists the set as well.
 
     Raises PromotionError when the set is not staged, was rolled back or breaks the version order,
     ObjectDiffersError when a staged object or a released name has other bytes, WheelError when a
@@ -348,6 +354,7 @@ def plan(
         who=who,
         staging=staging,
         manifest=manifest,
+        night=night,
         judged=tuple(
             Judged(family=name, standing=stand[name].standing if name in stand else None)
             for name in (one.name for one in asked)
@@ -440,7 +447,6 @@ def apply(
 
 
 def _proven(operation: Promote, signer: SigstoreSigner, console: Console) -> tuple[Copy, ...]:
-    """Return the copies with PEP 740's provenances, and entries that say so."""
     entries = [item.entry for item in operation.copies]
     signed = proof.provenances(operation.place, entries, signer)
     if not signed:
@@ -454,7 +460,9 @@ def _proven(operation: Promote, signer: SigstoreSigner, console: Console) -> tup
     return tuple(map(proven, operation.copies))
 
 
-def approve(plan: PromotePlan, cells: Sequence[str], *, signer: Signer) -> list[str]:
+def approve(
+    plan: PromotePlan, cells: Sequence[str], *, signer: Signer, dry_run: bool = False
+) -> list[str]:
     """Store an approver's signed word on each of these cells, `suite:python`; return the keys.
 
     Raises PromotionError for a cell that waits for none, TrustError for a key that may not sign.
@@ -481,7 +489,7 @@ def approve(plan: PromotePlan, cells: Sequence[str], *, signer: Signer) -> list[
             about |= {"ran": cell.ran} if "=" in name else {}
             word = statements.approval(manifest, Approval(**about), time=who.time)
             made.append((place, envelope.sign(envelope.unsigned(word), signer, name="it")))
-    add = partial(evidence.add, manifest=manifest.sha256, kind="approval")
+    add = partial(proof.keyed if dry_run else proof.add, manifest=manifest.sha256, kind="approval")
     return [key for place, data in made for key in add(place, data=data)]
 
 
@@ -512,13 +520,7 @@ def _check_approvals(approvals: Sequence[Approval], cells: Collection[policy.Sui
         about = [c for c in cells if (c.suite, c.python) == (word.suite, word.python)]
         if text not in {cell.approval for cell in about}:
             what = about[0].state.value if about else "no such cell"
+            can = "a flaky cell can be approved, and the first set of a family; look at the plan"
             wanted = next((cell.approval for cell in about if cell.approval), "")
-            hint = (
-                f"write --approve {wanted}"
-                if wanted
-                else (
-                    "a flaky cell can be approved, and the first set of a family; "
-                    "look at the plan with --dry-run"
-                )
-            )
+            hint = f"write --approve {wanted}" if wanted else f"{can} with --dry-run"
             raise PromotionError(f"--approve {text}: {what}", hint=hint)

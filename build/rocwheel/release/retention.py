@@ -160,9 +160,8 @@ def apply(plan: PrunePlan, *, who: Who) -> tuple[str, ...]:
     """Prune a place; return the names of leftovers of killed runs that were removed as well."""
     place = plan.operation.place
     leaving = {*plan.operation.wanted(plan.state), *plan.spend.wanted(plan.state)}
-    kept = publish.page_seconds(
-        operations.indexes(place, plan.state), leaving
-    )  # before they are stored with another header
+    # before they are stored with another header
+    kept = publish.page_seconds([*map(place.of, plan.state.views)], leaving)
     state = operations.perform(plan.operation, plan.state)
     if plan.spend.paths:
         state = operations.perform(plan.spend, state)
@@ -176,7 +175,7 @@ def sweep(place: Place, state: IndexState, *, seconds: int = 0) -> tuple[str, ..
     keys = _respent(place, state)
     if keys:
         pages = {version_of(key.rpartition("/")[2].removesuffix(".metadata"))[0] for key in keys}
-        indexes = operations.indexes(place, state)
+        indexes = [*map(place.of, state.views)]
         time.sleep(max(seconds, publish.page_seconds(indexes, pages)))
     place.each(place.store.delete, keys)
     return keys
@@ -223,22 +222,22 @@ def repair(place: Place, who: Who) -> tuple[str, ...]:
 
 
 def _begun_above(place: Place, who: Who) -> bool:
-    """Let a log of staging that was lost go on above what its pages show; whether there are any."""
     found = operations.claims(place, operations.stored_pages(place) if place.is_staging else ())
     highest = max((claim.number for claim in found.values()), default=0)
     if highest < 1:
         return False
     about: Any = {"time": who.time, "by": who.by, "reason": "the log was lost"}
     skip = Transition(number=highest, previous="", id=uuid.uuid4().hex, action=Action.SKIP, **about)
-    return bool(log.commit(place, skip))
+    return isinstance(log.commit(place, skip), str)
 
 
 def recalled(place: Place, state: IndexState) -> IndexState:
     """Return a state with the indexes and projects that have pages by lost entries alone."""
+    known = state.indexed()
     asked = (
         (index, name)
         for index, name in operations.stored_pages(place)
-        if name and (index.family, name) not in state.indexed()
+        if name and (index.family, name) not in known
     )
     found = operations.claims(place, asked if state.number else ())
     strays = {(index.family, name) for (index, name), claim in found.items() if claim.number > 0}
@@ -264,12 +263,9 @@ def _unheld(place: Place, who: Who) -> tuple[str, ...]:
 
 def _newest(state: IndexState, count: int) -> set[str]:
     """Return the newest listed sets of each JAX version and index, by their first release."""
-    return {item for view in state.views for item in _newest_of(state.of(view), count)}
-
-
-def _newest_of(state: IndexState, count: int) -> set[str]:
-    by_jax: dict[str, list[Known]] = {}
-    for known in sorted(state.sets.values(), key=lambda item: item.first, reverse=True):
-        if known.standing is Standing.LISTED:
-            by_jax.setdefault(known.jax, []).append(known)
+    by_jax: dict[tuple[str, str], list[Known]] = {}
+    for view in state.views:
+        sets = sorted(state.of(view).sets.values(), key=lambda item: item.first, reverse=True)
+        for known in (item for item in sets if item.standing is Standing.LISTED):
+            by_jax.setdefault((view, known.jax), []).append(known)
     return {known.id for sets in by_jax.values() for known in sets[:count]}

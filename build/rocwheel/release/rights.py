@@ -39,8 +39,6 @@ VERDICTS_OF: Final = (
     f"{{staging}}/{{family}}/{OURS}/verdicts/*",
     f"{{staging}}/{ALL}/{OURS}/verdicts/*/{{family}}/*",
 )
-# where 0.2 kept signed results: they are still read, and no role adds to them
-RESULTS: Final = f"{{staging}}/*/{OURS}/attestations/*/test-result/*"
 STATED: Final = (f"{{staging}}/{OURS}/attestations/*", f"{{staging}}/*/{OURS}/attestations/*")
 IMAGES: Final = (
     f"{{staging}}/{{family}}/{OURS}/images/*",
@@ -83,7 +81,7 @@ ROLES: Final = {
                 READ: (STAGED, RELEASED, PROBE, *NIGHT),
                 PUT: (STAGED, PROBE, *PLANS, *_cells("build.*")),
             },
-            {PUT: (*VERDICTS, RESULTS)},
+            {PUT: VERDICTS},
         ),
         Role(
             "runner",

@@ -16,12 +16,11 @@ from rocwheel.base.values import Plain, replace
 from rocwheel.base.versions import WheelKind
 from rocwheel.records.entry import Entry, parsed
 from rocwheel.records.manifest import Manifest
-from rocwheel.release import operations, wheelset
+from rocwheel.release import operations, proof, wheelset
 from rocwheel.release.index.channels import Channel
 from rocwheel.release.ledger import log, manifests
 from rocwheel.release.ledger.state import Action, Holding, IndexState, Standing, Transition
 from rocwheel.release.operations import Operation, Who
-from rocwheel.release.trust import evidence
 from rocwheel.release.withdraw import withdrawn
 
 
@@ -68,7 +67,7 @@ class Stage(Operation):
     def prepare(self, state: IndexState, entry: Transition | None) -> Transition | None:  # noqa: ARG002
         manifests.put(self.place, self.manifest)
         self.place.each(self._upload, self.uploads)
-        evidence.add(self.place, self.manifest.sha256, self.provenance)
+        proof.add(self.place, self.manifest.sha256, self.provenance)
         return entry
 
     def _upload(self, item: Upload) -> None:
@@ -180,13 +179,12 @@ def plan(
         manifest=manifest,
         families=manifest.families or (place.family,),
         uploads=tuple(uploads),
-        provenance=evidence.built(wheelhouse),
+        provenance=proof.built(wheelhouse),
     )
     is_done = operation.decide(state) is None and operations.is_settled(state)
-    is_done = is_done and evidence.has_provenance(place, manifest.sha256, operation.provenance)
-    return StagePlan(
-        operation=operation, state=state, is_done=is_done and all(item.is_there for item in uploads)
-    )
+    stated = proof.keyed(place, manifest.sha256, operation.provenance, "provenance")
+    is_there = all(item.is_there for item in uploads) and all(map(place.store.info, stated))
+    return StagePlan(operation=operation, state=state, is_done=is_done and is_there)
 
 
 def apply(plan: StagePlan, *, console: Console) -> None:

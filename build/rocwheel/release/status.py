@@ -1,7 +1,7 @@
 """`status`: every wheel set of a family: staged, gated or released, and what blocks it."""
 
 import shlex
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from datetime import datetime, timedelta
 from functools import partial
 from typing import Any, Final
@@ -132,6 +132,7 @@ class Overview(Plain, frozen=True, kw_only=True):
     sets: tuple[SetStatus, ...]
     problems: tuple[str, ...]
     is_damaged: bool = False  # the log of a release is, so that nothing may be changed there
+    releases: tuple[tuple[Place, IndexState], ...] = ()  # as they were read
 
     def lines(self) -> list[str]:
         rows = [item.row() for item in self.sets]
@@ -151,13 +152,15 @@ def read(
     now: datetime,
     look: int | None = None,
     asks_pages: bool = True,
+    states: Sequence[IndexState] = (),
 ) -> Overview:
-    """Read both logs, and manifest and verdicts of sets that are staged and not released.
+    """Read both logs, unless `states` are theirs, and what proves staged sets.
 
-    `look` limits the latter to the youngest; the logs alone say nothing about verdicts. Pages of
-    the release show whether its log lost its end.
+    `look` limits the latter to the youngest that are not released; the logs alone say nothing about
+    verdicts. Pages of the release show whether its log lost its end.
     """
-    staged, released = (log.read(place).of(place.family) for place in (staging, release))
+    states = states or [*map(log.read, (staging, release))]
+    staged, released = (state.of(staging.family) for state in states)
     damage = operations.damage(release, released, released.projects if asks_pages else ())
     waiting = sorted(
         (known for known in staged.listed if known.id not in released.sets),
@@ -238,25 +241,27 @@ def overview(
 
     A pair that is looked at as `all` is read for each family of its sets, of those that are given.
     """
-    overviews, unknown = list[Overview](), list[str]()
+    overviews, unknown, releases = list[Overview](), list[str](), []
     for pair in pairs:
-        views = [pair[0].family]
+        views, states = [pair[0].family], [*map(log.read, pair)]
+        releases.append((pair[1], states[1]))
         if views == [ALL]:
-            every = (known for place in pair for known in log.read(place).sets.values())
+            every = (known for state in states for known in state.sets.values())
             views = sorted({name for known in every for name in known.families} - {ALL})
         for view in views:
             if view not in families:
                 unknown.append(f"{pair[0].location}: {view} is no family (any more)")
                 continue
             staging, release = (place.of(view) for place in pair)
-            one = read(staging, release, families[view], channel, now=now, look=look)
-            overviews.append(one)
+            about: Any = {"now": now, "look": look, "states": states}
+            overviews.append(read(staging, release, families[view], channel, **about))
     sets = [item for one in overviews for item in one.sets]
     problems = (*unknown, *(text for one in overviews for text in one.problems))
     return Overview(
         sets=tuple(sets if hours is None else waiting(sets, hours=hours)),
         problems=tuple(dict.fromkeys(problems)),
         is_damaged=any(one.is_damaged for one in overviews),
+        releases=tuple(releases),
     )
 
 

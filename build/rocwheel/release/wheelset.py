@@ -226,12 +226,10 @@ def requires_python(metadata: bytes, *, name: str) -> str:
 
 @lru_cache(maxsize=1 << 10)
 def _major(rocm: str) -> int:
-    """Return the major of a ROCm version, 0 where none is known."""
     return RocmVersion.parse(rocm).major if rocm else 0
 
 
 def _requirements(metadata: KeyValueText, python: str) -> Iterator[Requirement]:
-    """Yield what is required on this CPython, without extras. WheelError if it is excluded."""
     version, required = PythonVersion.parse(python), metadata.get("Requires-Python")
     if required and f"{version.major}.{version.minor}.999" not in SpecifierSet(required):
         raise WheelError(

@@ -8,6 +8,7 @@ and yanked while one of the listed ones is.
 from __future__ import annotations
 
 from collections.abc import Collection, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from functools import partial
 from itertools import product
@@ -15,7 +16,7 @@ from typing import Any, Final
 
 from rocwheel.base import files
 from rocwheel.base.choices import ALL
-from rocwheel.base.errors import ConfigError, PromotionError
+from rocwheel.base.errors import ConfigError, ObjectDiffersError, PromotionError
 from rocwheel.base.values import Plain, replace
 from rocwheel.records.entry import Entry, version_of
 from rocwheel.records.places import Place
@@ -166,8 +167,10 @@ class Change(Operation):
         about: Any = {"action": self.action, "channel": self.channel, "who": self.who}
         for place, (set_id, names) in product(self.views(state), self.names(state).items()):
             known = state.sets.get(set_id)
-            before = manifests.bundle(place, known) if known else b""
-            if manifest := manifests.find(state.at(place, set_id), set_id) if before else None:
+            before, manifest = manifests.bundle(place, known) if known else b"", None
+            with suppress(ObjectDiffersError):  # damaged: it leaves the index all the same
+                manifest = manifests.find(state.at(place, set_id), set_id) if before else None
+            if manifest:
                 data = proof.extended(
                     before, manifest, names, place=place, signer=self.signer, **about
                 )

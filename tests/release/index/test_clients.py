@@ -38,11 +38,13 @@ from rocwheel.cli import main
 from rocwheel.cli.app import App
 from rocwheel.cli.target import StoreOptions
 from rocwheel.records.install import Install
-from rocwheel.release import adopt, pip_resolution
+from rocwheel.records.verdict import State
+from rocwheel.release import audit
 from rocwheel.release.index import publish
 from rocwheel.release.index.page import UNFOLDED, links
 from rocwheel.release.index.publish import await_public
 from rocwheel.release.ledger.state import Action
+from rocwheel.release.trust.statements import Approval
 
 OLDEST_PIP = "22.3.1"  # the first series that reads JSON pages and `.metadata` files
 ROOT = Path(__file__).parents[3]
@@ -154,6 +156,46 @@ def test_every_installer_finds_the_set_everywhere(world, tmp_path, clients) -> N
     assert len(list((tmp_path / "got").iterdir())) == 3
 
 
+@pytest.mark.parametrize("world", ["folder", "S3"], indirect=True)
+def test_indexes_of_nights_and_of_the_last_good_set_are_installed_from(
+    world, tmp_path, clients
+) -> None:
+    """The third night's set was let through by a person: the last good one stays the second's."""
+    shop, url = world
+    sets = {}
+    for number, night in enumerate(("one", "two", "three")):
+        sets[night] = make_set(tmp_path / night, suffix=f"+rocm7.10.0a{number}", pythons=(PYTHON,))
+        shop.stage(tmp_path / night)
+        state = State.FLAKY if night == "three" else State.PASS
+        pass_gate(shop.staging, sets[night], suites=("smoke",))
+        pass_gate(shop.staging, sets[night], suites=("unit",), state=state)
+        words = [Approval(suite="unit", python=PYTHON, by="ann", reason="known")]
+        words = words if night == "three" else []
+        shop.promote(sets[night], night=night, approvals=words)
+    index = f"{url}{shop.release.index}"
+
+    def check(below: str, wanted: str) -> None:
+        for client in (clients["newest pip"], clients["uv"]):
+            done = client.install(
+                f"{index}{below}/", tmp_path / "t", *(["--prerelease=allow"] * (client.name == "uv")),
+                *(["--pre"] * (client.name != "uv")), PLUGIN,
+            )  # fmt: skip
+            assert (done.returncode == 0) is bool(wanted), f"{below}: {done.stdout}{done.stderr}"
+            found = installed(tmp_path / "t")
+            assert found == (dict.fromkeys((PLUGIN, PJRT), version(wanted)) if wanted else {})
+
+    def version(night: str) -> str:
+        return sets[night].built[0].version
+
+    check("", "three")
+    for night in sets:
+        check(f"/nights/{night}", night)
+    check("/last-good", "two")
+    shop.change(Action.ROLLBACK, sets["two"])
+    check("/nights/two", "")
+    check("/last-good", "one")
+
+
 @pytest.mark.parametrize("world", ["S3"], indirect=True)
 def test_a_name_with_underscores_is_found_on_html_pages_by_every_pip(
     world, tmp_path, clients
@@ -179,7 +221,7 @@ def test_the_link_of_any_version_leads_to_its_object(world, tmp_path, version: s
     shop.store.create(
         f"{shop.release.index}/{wheel.name}", wheel, headers=shop.release.wheel_headers
     )
-    applied(adopt.plan(shop.release, who=WHO))
+    applied(audit.plan_adoption(shop.release, who=WHO))
     page = f"{url}{shop.release.index}/jaxlib/"
     served = page + ("index.html" if page.startswith("file:") else "")
     with urllib.request.urlopen(served) as answer:
@@ -204,7 +246,7 @@ def test_a_version_that_is_folded_away_for_people_is_there_for_installers(
         shop.store.create(
             f"{shop.release.index}/{wheel.name}", wheel, headers=shop.release.wheel_headers
         )
-    applied(adopt.plan(shop.release, who=WHO))
+    applied(audit.plan_adoption(shop.release, who=WHO))
     for client in clients.values():
         done = client.install(f"{url}{shop.release.index}/", tmp_path / "target", f"{PJRT}==1.0")
         assert done.returncode == 0, f"{client.name}: {done.stderr}"
@@ -348,16 +390,16 @@ def test_pip_resolves_each_set_for_each_cpython_with_its_names_from_nowhere_else
     upstream.store.create(
         f"{upstream.release.index}/{other.name}", other, headers=upstream.release.wheel_headers
     )
-    applied(adopt.plan(upstream.release, who=WHO))
+    applied(audit.plan_adoption(upstream.release, who=WHO))
 
     shop = Shop((tmp_path / "store").as_uri(), console)
     shop.released(tmp_path / "wh")
     with serving(upstream.store) as pypi:
         ask = {"upstream": f"{pypi.url}{upstream.release.index}", "python": Path(sys.executable)}
-        assert pip_resolution.resolve(shop.release, runner=runner, **ask) == []
+        assert audit.resolve(shop.release, runner=runner, **ask) == []
         page = tmp_path / "store" / shop.release.index / PJRT
         shutil.rmtree(page)  # the decoy upstream has a pjrt, which must not be taken
-        said = pip_resolution.resolve(shop.release, runner=runner, **ask)
+        said = audit.resolve(shop.release, runner=runner, **ask)
     assert len(said) == 2
     assert "CPython 3.11" in said[0]
 

@@ -26,7 +26,7 @@ from support.wheelset import WHO, Shop, applied, make_wheel
 from rocwheel.base.console import Console
 from rocwheel.base.host import machine
 from rocwheel.base.process import HostRunner, base_env
-from rocwheel.release import adopt
+from rocwheel.release import audit
 from rocwheel.release.ledger.state import Action
 
 PAGE = Path(__file__).parents[3] / "docs/reference/clients.md"
@@ -86,7 +86,7 @@ def fill(shop: Shop, folder: Path) -> str:
     wheel(shop, folder, "early", "1.0")
     wheel(shop, folder, "early", "2.0rc1")
     swapped = wheel(shop, folder, "swapped", "1.0")
-    applied(adopt.plan(shop.release, who=WHO))
+    applied(audit.plan_adoption(shop.release, who=WHO))
     shop.change(Action.YANK, files=(pulled.name,), reason="wrong numbers")
     other = make_wheel(
         folder, project="swapped", version="1.0", tag="py3-none-any", module="swapped", stamp="x"

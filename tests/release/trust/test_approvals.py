@@ -17,8 +17,8 @@ from rocwheel.base.console import Console
 from rocwheel.base.errors import PromotionError
 from rocwheel.base.values import replace
 from rocwheel.records.verdict import State
-from rocwheel.release import promote
-from rocwheel.release.trust import TrustError, envelope, evidence, statements, verifier
+from rocwheel.release import promote, proof
+from rocwheel.release.trust import TrustError, envelope, statements, verifier
 from rocwheel.release.trust.policy import Revocation
 from rocwheel.release.trust.statements import Approval
 
@@ -67,7 +67,7 @@ def word(shop: SignedShop, manifest, *, signer: str = "approver", **changes) -> 
 
 
 def put(shop: SignedShop, manifest, data: bytes) -> None:
-    evidence.add(shop.staging, manifest.sha256, data, kind="approval")
+    proof.add(shop.staging, manifest.sha256, data, kind="approval")
 
 
 def released(shop: SignedShop) -> bool:

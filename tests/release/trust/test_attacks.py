@@ -22,8 +22,9 @@ from rocwheel.base.errors import RocwheelError
 from rocwheel.base.values import replace
 from rocwheel.records.places import BUNDLE
 from rocwheel.records.verdict import PASSED, Counts, State
+from rocwheel.release import proof
 from rocwheel.release.ledger import verdicts
-from rocwheel.release.trust import envelope, evidence, statements, verifier
+from rocwheel.release.trust import envelope, statements, verifier
 from rocwheel.release.trust.envelope import Sha256Digest, Statement, StatementSubject
 
 
@@ -67,7 +68,7 @@ class Attack:
     def put_provenance(self, data: bytes) -> None:
         """In place of the good one, under its own digest."""
         self.provenance.unlink()
-        evidence.add(self.shop.staging, self.manifest.sha256, data)
+        proof.add(self.shop.staging, self.manifest.sha256, data)
 
     def resign(self, *names: str, **changes) -> None:
         """Another statement than what was built, signed with these keys."""
@@ -519,7 +520,7 @@ def test_a_key_that_is_revoked_later_still_holds(attack) -> None:
 
 def test_what_a_stranger_adds_stops_nobody(attack) -> None:
     """A garbage provenance beside the good one, and results of a key that is not ours."""
-    evidence.add(attack.shop.staging, attack.manifest.sha256, b"garbage")
+    proof.add(attack.shop.staging, attack.manifest.sha256, b"garbage")
     verdict = make_verdict(attack.manifest, suite="e2e")
     verdicts.add(attack.shop.staging, verdict, attack.shop.keys.signers["stranger"])
     attack.path("junk/x.json").parent.mkdir(parents=True)

@@ -36,8 +36,9 @@ from rocwheel.gate.verdict.judge import judge
 from rocwheel.records.manifest import BUILD_RECORD
 from rocwheel.records.results import Attempt, Outcome, Results, TestResult
 from rocwheel.records.verdict import State
+from rocwheel.release import proof
 from rocwheel.release.ledger import verdicts
-from rocwheel.release.trust import TrustError, envelope, evidence, policy, signers, verifier
+from rocwheel.release.trust import TrustError, envelope, policy, signers, verifier
 
 ROOT = Path(__file__).parents[3]
 
@@ -148,7 +149,7 @@ def merged(world) -> list[str]:
 
 
 def staged(world) -> None:
-    evidence.state_build(world.folder, signers.signer(world.uri("builder")))
+    proof.state_build(world.folder, signers.signer(world.uri("builder")))
     assert world.run(*world.target("stage", world.folder)) == 0
 
 
@@ -212,7 +213,7 @@ def reproduce(world, signer: str) -> None:
     shutil.copytree(world.folder, again)
     (again / BUILD_RECORD).write_bytes(record.to_bytes())
     sign = signers.signer(world.uri(signer))
-    made = evidence.state_build(again, sign, again=world.manifest)
+    made = proof.state_build(again, sign, again=world.manifest)
     shutil.copy(made, world.folder)
 
 
@@ -290,6 +291,7 @@ def test_a_person_signs_an_approval_and_promote_asks_for_it(world, capsys) -> No
     assert "role: it is a key of the role promoter" in capsys.readouterr().err
     mine = f"--signer={world.uri('approver')}"
     assert world.run(*approve, mine) == 3, "a reason is needed"
+    assert world.run(*approve, *why, mine, "--dry-run") == 0
     assert main(pasted) == 0, "as it was printed, with names"
     assert world.run(*approve, *why, mine) == 9
     assert "unit:3.12: waits for no approval" in capsys.readouterr().err
@@ -303,7 +305,7 @@ def test_a_person_signs_an_approval_and_promote_asks_for_it(world, capsys) -> No
 
 def released(world) -> None:
     signer = signers.signer(world.uri("builder"))
-    evidence.state_build(world.folder, signer)
+    proof.state_build(world.folder, signer)
     assert world.run(*world.target("stage", world.folder)) == 0
     world.gate()
     promote = world.target("promote", f"--manifest={world.manifest.sha256}")
@@ -380,7 +382,7 @@ def test_a_runner_runs_no_set_that_no_builder_signed(world, capsys, signed) -> N
         signers.generate(world.keys / "stranger.pem")
     key = signers.signer(world.uri(signed)) if signed else None
     if key:
-        evidence.state_build(world.folder, key)
+        proof.state_build(world.folder, key)
     assert world.run(*world.target("stage", world.folder)) == 0
     cell = ("--suite=smoke", "--python=3.12", f"--manifest={world.manifest.sha256}", "--dry-run")
     status = world.run(*world.target("gate", *cell))
@@ -634,7 +636,7 @@ def double(lines) -> None:
     ],
 )  # fmt: skip
 def test_a_bundle_that_lacks_a_link_is_broken(world, capsys, change, message) -> None:
-    evidence.state_build(world.folder, signers.signer(world.uri("builder")))
+    proof.state_build(world.folder, signers.signer(world.uri("builder")))
     world.run(*world.target("stage", world.folder))
     world.gate()
     assert world.run(
@@ -999,7 +1001,7 @@ def test_a_locked_channel_takes_the_sources_of_verified_pins_alone(world, capsys
     path.write_text(path.read_text().replace("promoter]}", "promoter], locked: true}"))
     pin = yaml.safe_load((world.ci / "pins.yaml").read_text())["pins"]["0.9.1"]
     signer, plain = signers.signer(world.uri("builder")), world.manifest
-    evidence.state_build(world.folder, signer)
+    proof.state_build(world.folder, signer)
     assert world.run(*world.target("stage", world.folder)) == 0
     world.gate()
     assert world.run(*world.target("promote", f"--manifest={plain.sha256}", "--dry-run")) == 9
@@ -1018,15 +1020,15 @@ def test_a_locked_channel_takes_the_sources_of_verified_pins_alone(world, capsys
     with pytest.raises(
         TrustError, match=r"ROCm therock-dist-.*, 111111111111: no set of a night pins"
     ):
-        evidence.check_locked(real, trust)
+        proof.check_locked(real, trust)
     night = world.ci / "nightly.yaml"
     rocm = f"{{source: {plain.rocm.url}, sha256: '{plain.rocm.sha256}'}}"
     night.write_text(night.read_text().replace("{tarballs: nightly}", rocm))
     trust = policy.load(path)
-    evidence.check_locked(real, trust)
+    proof.check_locked(real, trust)
     other = replace(jaxlib, sha256="2" * 64)
     with pytest.raises(TrustError, match=r"jaxlib-.*whl: 222222222222 is no jaxlib of its pin"):
-        evidence.check_locked(replace(real, wheels=(other, *plain.wheels)), trust)
+        proof.check_locked(replace(real, wheels=(other, *plain.wheels)), trust)
     for change in (
         {"jax": replace(source, commit="2" * 40)},
         {"jax": replace(source, dirty=True)},
@@ -1036,7 +1038,7 @@ def test_a_locked_channel_takes_the_sources_of_verified_pins_alone(world, capsys
         {"bazel_version": "6.0.0"},
     ):
         with pytest.raises(TrustError, match="not a verified pin"):
-            evidence.check_locked(replace(real, **change), trust)
+            proof.check_locked(replace(real, **change), trust)
     text = night.read_text()
     for wrong in ("sets: 5\n", text.replace(rocm, "newest"), ""):
         night.write_text(wrong)
@@ -1050,7 +1052,7 @@ def test_a_locked_channel_takes_the_sources_of_verified_pins_alone(world, capsys
     )
     (world.ci / "pins.yaml").write_text(unverified)
     with pytest.raises(TrustError, match="not a verified pin"):
-        evidence.check_locked(real, policy.load(path))
+        proof.check_locked(real, policy.load(path))
 
 
 @pytest.mark.parametrize(
@@ -1120,9 +1122,9 @@ def test_no_trust_file_requires_nothing_and_ours_is_read() -> None:
 
 def test_a_signed_provenance_stays_when_the_same_set_is_built_again(world) -> None:
     signer = signers.signer(world.uri("builder"))
-    evidence.state_build(world.folder, signer)
-    before = (world.folder / evidence.PROVENANCE).read_bytes()
-    evidence.state_build(world.folder, signers.signer(world.uri("runner")))
-    assert (world.folder / evidence.PROVENANCE).read_bytes() == before
+    proof.state_build(world.folder, signer)
+    before = (world.folder / proof.PROVENANCE).read_bytes()
+    proof.state_build(world.folder, signers.signer(world.uri("runner")))
+    assert (world.folder / proof.PROVENANCE).read_bytes() == before
     assert envelope.parse(before, name="x").signatures
     assert replace(world.manifest) == world.manifest

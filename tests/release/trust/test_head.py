@@ -85,7 +85,7 @@ def put_back(world, kept) -> None:
 def test_a_release_that_was_put_back_to_before_a_rollback_is_refused(world, copy, capsys) -> None:
     """The check was clean, and what was rolled back verified."""
     with served(world) as index:
-        assert verify(world, index) == 0
+        assert verify(world, index) == verify(world, f"{index}/last-good") == 0
         assert change(world, "rollback") == 0
         wheel = world.folder / world.manifest.built[0].filename
         assert verify(world, str(wheel), "--statements", index) == 9
@@ -218,6 +218,8 @@ def test_a_head_is_renewed_by_itself_and_by_each_prune_with_a_key(world, capsys)
         age(world)
         assert world.run(*world.target("status")) == 9
         assert "expired on" in capsys.readouterr().err
+        assert world.run(*world.target(*words), sign, "--dry-run") == 0
+        assert world.run(*world.target("status")) == 9
         assert world.run(*world.target(*words), sign) == 0
         assert world.run(*world.target("status")) == 0
     assert where.is_file()
@@ -278,3 +280,38 @@ def test_a_promoters_clock_that_is_ahead_stops_what_it_signs(world, capsys) -> N
     number = log.read(world.shop.release).number
     assert number == 2, "one yank"
     assert world.manifest
+
+
+# What `status`, `index check` and `trust verify` of the index end with.
+DAMAGED = {
+    "v2/_rocwheel/head.json": [9, 7, 9],
+    "v2/_rocwheel/head/*.json": [9, 7, 9],
+    "v2/_rocwheel/bundles/*.jsonl": [0, 7, 0],  # the public copy has the same
+    "v2/_rocwheel/attestations/*/*/bundle.jsonl": [0, 7, 0],
+    "v2/_rocwheel/manifests/*.json": [0, 7, 0],
+    "v2/_rocwheel/verdicts/**/*.json": [0, 0, 0],  # the log has what they came to
+    "v2-staging/_rocwheel/attestations/**/provenance/*.json": [0, 0, 0],
+}
+
+
+@pytest.mark.parametrize("how", ["lost", "truncated", "garbage"])
+@pytest.mark.parametrize("what", DAMAGED)
+def test_a_signed_record_that_is_damaged_is_told_and_one_command_leads_out(
+    world, capsys, what, how
+) -> None:
+    """The head's tables were never looked at, nor made again: no user could verify a wheel."""
+    paths = [*world.shop.store.root.glob(what)]
+    assert paths
+    for path in paths:
+        body = {"truncated": path.read_bytes()[:40], "garbage": b"\xff{garbage"}.get(how)
+        path.write_bytes(body) if body is not None else path.unlink()
+    check, sign = world.target("index", "check", "--download"), f"--signer={world.uri('promoter')}"
+    with served(world) as index:
+        codes = [world.run(*world.target("status")), world.run(*check), verify(world, index)]
+        assert codes == DAMAGED[what]
+        assert world.run(*world.target("index", "repair")) == 0
+        assert world.run(*world.target("trust", "renew"), sign) == 0
+        assert world.run(*check) == (7 if "manifests" in what else 0)
+        assert verify(world, index) == 0
+    assert change(world, "rollback") == 0
+    assert "Traceback" not in "".join(capsys.readouterr())

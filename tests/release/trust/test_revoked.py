@@ -6,18 +6,17 @@ from datetime import date
 
 import pytest
 from support.trust import Keyring, SignedShop, World
-from support.wheelset import make_verdict
 
 from rocwheel.base import files
 from rocwheel.base.errors import PromotionError
 from rocwheel.base.values import replace
 from rocwheel.records.verdict import State
+from rocwheel.release import proof
 from rocwheel.release.ledger import verdicts
 from rocwheel.release.ledger.state import Action
-from rocwheel.release.trust import envelope, evidence, signers
-from rocwheel.release.trust.envelope import Sha256Digest, Statement, StatementSubject
+from rocwheel.release.trust import envelope, signers
 from rocwheel.release.trust.policy import Revocation
-from rocwheel.release.trust.statements import TEST_RESULT, Approval
+from rocwheel.release.trust.statements import Approval
 
 NAMES = ("builder", "runner", "promoter", "approver", "second")
 
@@ -112,79 +111,29 @@ def test_a_failure_over_which_garbage_was_written_is_a_gap_that_no_approval_lift
         desk.promote(desk.manifest, approvals=[word])
 
 
-# Of before 0.3
-
-
-def older(desk, verdict, number: int = 1) -> bytes:
-    """What 0.2 stored of a gate: the verdict alone, and what a key signed about it."""
+def test_a_gate_of_before_0_3_counts_unsigned(desk) -> None:
+    """0.2 signed beside the verdict, which is not read any more: such a set is gated again."""
     place = desk.staging
-    key = place.verdict(verdict.manifest, verdict.python, verdict.suite, verdict.sha256)
-    place.store.create(key, verdict.to_bytes(), headers=place.record_headers)
-    about = ("family", "python", "suite", "shard", "ended")
-    own = {name: getattr(verdict, name) for name in about}
-    own |= {"state": verdict.state.value, "number": number, "previous": "", "parts": []}
-    named = {"name": "verdict", "digest": {"sha256": verdict.sha256}}
-    subjects = {"manifest.json": verdict.manifest, **verdict.wheels}
-    made = Statement(
-        predicate_type=TEST_RESULT,
-        subject=tuple(
-            StatementSubject(name=name, digest=Sha256Digest(sha256=digest))
-            for name, digest in subjects.items()
-        ),
-        predicate={"result": "PASSED", "configuration": [named], "rocwheel": own},
-    )
-    signer = desk.keys.signers["runner"]
-    data = envelope.sign(envelope.unsigned(made), signer, name="made")
-    name = f"test-result/{verdict.python}/{verdict.suite}/{signer.public_key.keyid}/{number}.json"
-    place.store.create(
-        place.attestation(verdict.manifest, name), data, headers=place.record_headers
-    )
-    return data
-
-
-@pytest.fixture
-def before(desk) -> Desk:
-    """The set as 0.2 left it in staging."""
-    for found in verdicts.find(desk.staging, desk.manifest.sha256):
+    for found in verdicts.find(place, desk.manifest.sha256):
         desk.store.delete(found.key)
-    for suite in ("smoke", "unit"):
-        older(desk, make_verdict(desk.manifest, suite=suite))
-    return desk
-
-
-def test_verdicts_of_before_are_promoted_and_verify(before) -> None:
-    before.promote(before.manifest)
-    assert before.verified() == "verified"
-    found = verdicts.find(before.release, before.manifest.sha256)
+        key = place.verdict(desk.manifest.sha256, "3.12", found.suite, found.sha256)
+        desk.store.create(key, found.verdict.to_bytes(), headers=place.record_headers)
+    with pytest.raises(PromotionError, match="no runner's key has signed it") as refused:
+        desk.promote(desk.manifest)
+    assert "run it: `gate " in refused.value.hint
+    desk.channel = replace(desk.channel, trust=desk.keys.trust())
+    desk.promote(desk.manifest, signer=None)
+    found = verdicts.find(desk.release, desk.manifest.sha256)
     assert {item.verdict.suite for item in found} == {"smoke", "unit"}
-
-
-def test_a_verdict_of_before_that_was_deleted_leaves_its_statement(before) -> None:
-    (unit,) = (
-        i for i in verdicts.find(before.staging, before.manifest.sha256) if i.suite == "unit"
-    )
-    before.store.delete(unit.key)
-    with pytest.raises(PromotionError, match=r"verdict .* that it signs is gone"):
-        before.promote(before.manifest)
-
-
-def test_a_verdict_of_before_counts_unsigned_where_nobody_signed_it(before) -> None:
-    found = list(before.store.keys(before.staging.attestation(before.manifest.sha256, "test-")))
-    for item in found:
-        before.store.delete(item.key)
-    with pytest.raises(PromotionError, match="no runner's key has signed it"):
-        before.promote(before.manifest)
-    before.channel = replace(before.channel, trust=before.keys.trust())
-    before.promote(before.manifest, signer=None)
-    assert before.is_released
+    assert desk.is_released
 
 
 def test_the_demos_wheelhouse_is_signed_by_its_build_record(tmp_path, console, monkeypatch) -> None:
     """There is no second file that a machine without a key would have had to leave."""
     world = World(tmp_path, console, monkeypatch)
-    assert not (world.folder / evidence.PROVENANCE).exists()
+    assert not (world.folder / proof.PROVENANCE).exists()
     assert world.run("trust", "sign", world.folder, f"--signer={world.uri('builder')}") == 0
-    line = evidence.built(world.folder)
+    line = proof.built(world.folder)
     (keyid,) = envelope.parse(line, name="x").signatures
     assert keyid == signers.signer(world.uri("builder")).public_key.keyid
 

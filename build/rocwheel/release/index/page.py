@@ -60,6 +60,11 @@ class Page(Plain, frozen=True, kw_only=True):
         ordered.sort(key=lambda file: parsed(file.version), reverse=True)
         msgspec.structs.force_setattr(self, "files", tuple(ordered))
 
+    @property
+    def up(self) -> str:
+        """Leads from the page to the prefix."""
+        return "../" * (2 + self.family.count("/"))
+
     def to_json(self, *, index_url: str = "") -> bytes:
         return _json(
             self,
@@ -73,7 +78,7 @@ class Page(Plain, frozen=True, kw_only=True):
         if not entry.provenance or not SECURE.match(index_url):
             return ""
         folder = self.statements[entry.manifest].partition(f"/{entry.manifest}/")[0]
-        name = f"../../{folder}/{entry.manifest}/{quote(entry.filename)}.provenance"
+        name = f"{self.up}{folder}/{entry.manifest}/{quote(entry.filename)}.provenance"
         return urljoin(f"{index_url}{self.project}/", name)
 
     def to_html(self, *, index_url: str, compat: str = "") -> bytes:  # noqa: ARG002
@@ -169,8 +174,7 @@ def with_mark(data: bytes, number: int) -> bytes:
 
 
 def _json(page: Page | Root, **values: Any) -> bytes:
-    """Return a PEP 691 page; its mark comes first, where it is soon found."""
-    ours = {"generator": GENERATOR, MARK: page.number}
+    ours = {"generator": GENERATOR, MARK: page.number}  # first, where the mark is soon found
     meta = {"api-version": _api_version(page), PRIVATE: ours}
     return msgspec.json.encode({"meta": meta, **values}) + b"\n"
 
@@ -180,20 +184,18 @@ def _api_version(page: Page | Root) -> str:
     return PROVENANCE_VERSION if proven else API_VERSION
 
 
-def _url(entry: Entry) -> str:
-    """Return a file's address, relative to its page."""
+def _url(entry: Entry, page: Page) -> str:
     # Names of wheels have no others that need it: `quote` is quick where all is safe.
     path = quote(entry.path, safe="/+!").replace("+", "%2B").replace("!", "%21")
     # pip before 23 checks the hash of a JSON page's file only when it is in the URL:
     # https://github.com/pypa/pip/pull/11158
-    return f"../../{path}#sha256={entry.sha256}"
+    return f"{page.up}{path}#sha256={entry.sha256}"
 
 
 def _file(entry: Entry, page: Page, index_url: str) -> dict[str, Any]:
-    """Return the file's object in a PEP 691 page."""
     document: dict[str, Any] = {
         "filename": entry.filename,
-        "url": _url(entry),
+        "url": _url(entry, page),
         "hashes": {"sha256": entry.sha256},
         "size": entry.size,
         "upload-time": entry.uploaded,
@@ -206,14 +208,13 @@ def _file(entry: Entry, page: Page, index_url: str) -> dict[str, Any]:
     if entry.requires_python:
         document["requires-python"] = entry.requires_python
     if path := page.statements.get(entry.manifest):
-        document[PRIVATE] = {"statements": f"../../{path}"}
+        document[PRIVATE] = {"statements": f"{page.up}{path}"}
     if provenance := page.provenance(entry, index_url):
         document["provenance"] = provenance
     return document
 
 
 def _version(files: Sequence[Entry], page: Page, index_url: str, *, is_open: bool) -> str:
-    """Return the part of a page about one version: a page may have thousands of them."""
     first = files[0]
     facts = [first.uploaded[:10], *([f"ROCm {first.rocm}"] if first.rocm else ())]
     yanked = all(item.yanked is not None for item in files)
@@ -231,8 +232,7 @@ def _version(files: Sequence[Entry], page: Page, index_url: str, *, is_open: boo
 
 
 def _row(entry: Entry, page: Page, index_url: str) -> str:
-    """Return a file's row: its link as installers read it, and what people ask."""
-    attributes, note = f'href="{_url(entry)}"', ""
+    attributes, note = f'href="{_url(entry, page)}"', ""
     if entry.requires_python:
         attributes += f' data-requires-python="{escape(entry.requires_python)}"'
     if entry.uploaded:  # as uv reads it; pip asks JSON pages alone

@@ -50,6 +50,7 @@ class Form(Plain, frozen=True, kw_only=True):
     headers: Headers
     number: int
     body: bytes  # for that number; rendered once, also where pages are many megabytes
+    is_new: bool = False  # nothing is expected there
 
     def render(self, number: int) -> bytes:
         """Return its bytes for a state of this number that lists the same."""
@@ -59,7 +60,7 @@ class Form(Plain, frozen=True, kw_only=True):
 def forms(place: Place, page: Shown, *, folder_keys: bool) -> tuple[Form, ...]:
     """Return all objects of one page at a place; the one served first comes last."""
     index = place.of(page.family)
-    compat = "" if place.is_staging else COMPAT
+    compat = "" if place.is_staging or "/" in page.family else COMPAT
     html = page.to_html(index_url=index.url, compat=compat)
     body = page.to_json(index_url=index.url)
     number, views = page.number, index.views(page.project, folder_keys=folder_keys)
@@ -79,6 +80,7 @@ def settle(
     removing: bool,
     log_end: Callable[[], int],
     claims: Iterable[Claim] = (),
+    absent: Collection[tuple[str, str]] = (),
     repairs: bool = False,
 ) -> None:
     """Let every page show at least its state, the pages others need before (or after) theirs.
@@ -89,7 +91,8 @@ def settle(
     A page that is ahead of the state was put by a faster process, after an entry of the log. Where
     `log_end`, asked after the page was read, says that there is none, it is an error, or with
     `repairs` a page to put. What `claims` read before is not read again where it must be put: the
-    put itself finds out whether it is still what was read.
+    put itself finds out whether it is still what was read. So do pages that are `absent` for all
+    that the log says, by index and project.
     """
     early = {claim.info.key: claim for claim in claims}
 
@@ -100,7 +103,11 @@ def settle(
         return
     folders = place.store.abilities().folder_keys
     steps = [
-        [form for page in group for form in forms(place, page, folder_keys=folders)]
+        [
+            replace(form, is_new=(page.family, page.project) in absent)
+            for page in group
+            for form in forms(place, page, folder_keys=folders)
+        ]
         for _, group in groupby(sorted(pages, key=step, reverse=removing), step)
     ]
     copies_end = 0.0  # by time.monotonic()
@@ -143,7 +150,6 @@ def await_public(
 
 
 def _unlike(client: Client, url: str, wanted: set[tuple[str, str]], *, absent: bool) -> str:
-    """Return why a public page is not yet as it should be; "" when it is."""
     try:
         page = client.read(url, limit=PAGE_BYTES, fresh=True)
     except FetchError as exc:
@@ -220,6 +226,8 @@ class _Seen(Plain, frozen=True, kw_only=True):
 
 
 def _look(place: Place, form: Form, early: Claim | None = None) -> _Seen:
+    if form.is_new:
+        return _Seen(form=replace(form, is_new=False))
     data, info = (early.data, early.info) if early else glance(place.store, form.key)
     if info is None:
         return _Seen(form=form)
@@ -239,7 +247,6 @@ def _look(place: Place, form: Form, early: Claim | None = None) -> _Seen:
 def _without_entry(
     place: Place, wanted: Sequence[Form], seen: Sequence[_Seen], end: int, *, repairs: bool
 ) -> list[_Seen]:
-    """Mark pages that show entries after `end`, which the log does not have, to be put."""
     wrong = [form for form, item in zip(wanted, seen, strict=True) if item.number > end]
     if wrong and not repairs:
         raise AheadError(

@@ -24,6 +24,10 @@ from rocwheel.base.store import HTML, JSON, SIMPLE_JSON, TEXT, WHEEL, Store
 
 SIMPLE_HTML: Final = "application/vnd.pypi.simple.v1+html"
 _HOST: Final = re.compile(r"[A-Za-z0-9._-]+(:\d+)?|\[[0-9A-Fa-f:.]+\](:\d+)?")
+ROOT_PAGE: Final = (
+    '<!DOCTYPE html><html lang="en"><head><meta charset="utf-8"><title>rocwheel</title></head>'
+    "<body><h1>Indexes</h1><p>Each is one for pip and uv.</p><ul>{}</ul></body></html>\n"
+)
 TYPES: Final = {".whl": WHEEL, ".metadata": TEXT, ".json": JSON, ".html": HTML}
 
 
@@ -122,7 +126,8 @@ class _Handler(BaseHTTPRequestHandler):
                 data = data.replace(store.url.encode(), f"http://{host}".encode())
             self._send(HTTPStatus.OK, data, content_type)
         elif not key:
-            self._send(HTTPStatus.OK, root_page(self.site.indexes).encode(), HTML)
+            items = (f'<li><a href="/{quote(i)}/">{escape(i)}</a>' for i in self.site.indexes)
+            self._send(HTTPStatus.OK, ROOT_PAGE.format("".join(items)).encode(), HTML)
         elif upstream and key.endswith("/") and "/" in key.rstrip("/"):
             target = f"{upstream}/{quote(posixpath.basename(key.rstrip('/')))}/"
             self._send(HTTPStatus.TEMPORARY_REDIRECT, b"", TEXT, Location=target)
@@ -143,15 +148,6 @@ class _Handler(BaseHTTPRequestHandler):
         if self.command != "HEAD" and isinstance(body, bytes):
             self.wfile.write(body)
         return self.command != "HEAD"
-
-
-def root_page(indexes: Sequence[str]) -> str:
-    """Render the page at `/`: links to the indexes."""
-    items = "".join(f'<li><a href="/{quote(item)}/">{escape(item)}</a>' for item in indexes)
-    return (
-        '<!DOCTYPE html><html lang="en"><head><meta charset="utf-8"><title>rocwheel</title></head>'
-        f"<body><h1>Indexes</h1><p>Each is one for pip and uv.</p><ul>{items}</ul></body></html>\n"
-    )
 
 
 def preferred(accept: str) -> str:

@@ -14,8 +14,7 @@ import dataclasses
 import re
 from collections.abc import Collection, Iterable, Mapping
 from contextlib import suppress
-from functools import partial
-from typing import Final
+from typing import Any, Final
 
 import msgspec
 
@@ -42,7 +41,7 @@ from rocwheel.release.ledger.state import (
     touched,
 )
 
-SNAPSHOT: Final = 3  # its format; a reader of another one folds the log
+SNAPSHOT: Final = 4  # its format; a reader of another one folds the log
 TRIES: Final = 5  # to learn how a commit ended
 
 
@@ -61,19 +60,6 @@ class _Snapshot(Value, frozen=True, kw_only=True):
     spent: int
     below: str  # of a release: digest of what the store lists of the entries before this number
     format: int = SNAPSHOT
-
-
-class _Envelope(msgspec.Struct):
-    """What entries of every format have; keys that are not known are passed over."""
-
-    number: int
-    previous: str
-    needs: str = ""
-    format: int = FORMAT
-
-
-# Made here, by one thread: see `values._decoder`.
-_ENVELOPE: Final = msgspec.json.Decoder(_Envelope)
 
 
 def read(
@@ -107,7 +93,10 @@ def load(place: Place, state: IndexState, projects: Iterable[str] | None) -> Ind
     wanted = state.projects if projects is None else projects
     if not any(name in state.unread for name in wanted):
         return state
-    stored = _files(place, state.files_sha256)
+    data, stored = glance(place.store, place.files)[0], None
+    with suppress(ConfigError):
+        if files.sha256(data) == state.files_sha256:
+            stored = decoded(data, dict[str, Listing], name=place.files)
     if stored is None:
         again = _folded(place, _start(place, state.stored), until=state.saved)
         if files.sha256(_encoded(again)) != state.files_sha256:
@@ -117,7 +106,6 @@ def load(place: Place, state: IndexState, projects: Iterable[str] | None) -> Ind
 
 
 def _encoded(state: IndexState) -> bytes:
-    """Return the files of a state as they are stored beside its snapshot: there may be many."""
     listings = {name: state.listings[name] for name in _named(state)}
     return msgspec.json.encode(listings, order="sorted")
 
@@ -153,8 +141,8 @@ def differ(place: Place, state: IndexState, again: IndexState) -> bool:
     )
 
 
-def commit(place: Place, entry: Transition) -> str:
-    """Create an entry; return its digest, or "" when another one has its number.
+def commit(place: Place, entry: Transition) -> str | bytes:
+    """Create an entry; return its digest, or the bytes of another one that has its number.
 
     An error does not prove that the write failed: the entry that is there afterwards decides.
     Raises UnknownError where that cannot be read either, RefusedError where the store refused it.
@@ -181,12 +169,17 @@ def commit(place: Place, entry: Transition) -> str:
         except StoreError as exc:
             problem = exc
             continue
-        return digest if there == body else ""
+        return digest if there == body else there
     raise UnknownError(
         f"{place.store.locate(key)}: it is not known whether this {entry.action.value} was "
         f"committed: {problem}",
         hint="run the same command again: it sees what became of it and continues",
     ) from problem
+
+
+def followed(place: Place, state: IndexState, data: bytes) -> IndexState:
+    """Return the state after the next entry, which another process was faster with."""
+    return _folded(place, state, until=state.number + 1, ahead={state.number + 1: data})
 
 
 def save(place: Place, state: IndexState) -> IndexState:
@@ -197,6 +190,8 @@ def save(place: Place, state: IndexState) -> IndexState:
     """
     try:
         state = load(place, state, None)
+        if state.number - 1 not in state.stored:  # others were faster since it was listed
+            state = replace(state, stored={**_stored(place), **state.stored})
         held = _encoded(state)
         snapshot = _Snapshot(
             number=state.number,
@@ -364,6 +359,7 @@ def _folded(
     until: int | None = None,
     skips: Collection[int] = (),
     folder: str = "",
+    ahead: Mapping[int, bytes] | None = None,
 ) -> IndexState:
     """Apply every entry after the state's number, or those up to `until`; not those to skip.
 
@@ -374,15 +370,17 @@ def _folded(
     if until is None and not place.is_staging:
         state = state if state.stored else replace(state, stored=_stored(place))
         last = max((*state.stored, *skips), default=0)
-    listed = [n for n in sorted(state.stored) if state.number < n <= (last or n)]
-    ahead = dict(zip(listed, place.each(partial(_read, place), listed), strict=True))
+    if ahead is None:
+        listed = [n for n in sorted(state.stored) if state.number < n <= (last or n)]
+        read = place.each(lambda n: glance(place.store, place.log(n))[0], listed)
+        ahead = dict(zip(listed, read, strict=True))  # of what is gone or huge, the loop tells
     while last is None or state.number < last:
         if state.number + 1 in skips:
             state = replace(state, number=state.number + 1, head="", is_skip=True)
             continue
         name = place.store.locate(place.log(state.number + 1))
         try:
-            data = ahead.pop(state.number + 1, None) or small(place, place.log(state.number + 1))
+            data = ahead.get(state.number + 1) or small(place, place.log(state.number + 1))
         except ObjectMissingError:
             if place.is_staging or until is not None:  # which any page may name
                 return state
@@ -406,36 +404,21 @@ def _folded(
     return state
 
 
-def _read(place: Place, number: int) -> bytes | None:
-    """Read an entry; None of one that is gone, or is none, which is then asked by itself."""
-    with suppress(ObjectMissingError, HugeError):
-        return small(place, place.log(number))
-    return None
-
-
 def _check_format(place: Place, data: bytes, where: str, state: IndexState) -> None:
     """Raise StoreError for an entry after this state that a newer version wrote.
 
     Of staging only for one that fits: strangers may write there.
     """
     try:
-        envelope = _ENVELOPE.decode(data)
+        said = msgspec.json.decode(data, type=dict[str, Any])
     except (msgspec.MsgspecError, RecursionError):
         return  # garbage, which is reported later
-    follows = (envelope.number, envelope.previous) == (state.number + 1, state.head)
-    if envelope.format > FORMAT and (follows or not place.is_staging):
-        version = f"rocwheel ≥ {envelope.needs}" if envelope.needs else "a newer rocwheel"
+    follows = (said.get("number"), said.get("previous")) == (state.number + 1, state.head)
+    written, needs = said.get("format"), said.get("needs")
+    if isinstance(written, int) and written > FORMAT and (follows or not place.is_staging):
+        version = f"rocwheel ≥ {needs}" if needs else "a newer rocwheel"
         raise StoreError(
-            f"{where}: written by {version} (format {envelope.format}); this is {__version__}, "
+            f"{where}: written by {version} (format {written}); this is {__version__}, "
             f"which reads formats up to {FORMAT}",
             hint="update rocwheel; nothing was changed",
         )
-
-
-def _files(place: Place, sha256: str) -> dict[str, Listing] | None:
-    """Read the files of a snapshot, by project; None where the store has others."""
-    data, _ = glance(place.store, place.files)
-    with suppress(ConfigError):
-        if files.sha256(data) == sha256:
-            return decoded(data, dict[str, Listing], name=place.files)
-    return None

@@ -26,7 +26,7 @@ from rocwheel.base.parallel import each
 from rocwheel.base.store import JSON, TEXT, Headers, ObjectInfo, Store, glance, swap
 from rocwheel.base.values import Plain, Value, replace
 from rocwheel.base.versions import suggest, timestamp
-from rocwheel.records.places import OURS
+from rocwheel.records.places import NIGHT, OURS
 from rocwheel.records.results import Outcome
 from rocwheel.records.verdict import State
 
@@ -34,7 +34,6 @@ ROOT: Final = f"{OURS}/nights"
 INDEX: Final = f"{ROOT}/index.json"
 PROBE: Final = f"{ROOT}/_probe"  # no night's name; where all who run cells may write
 HOSTS: Final = f"{OURS}/hosts"
-NAME: Final = re.compile(r"(?!latest\Z)[A-Za-z0-9][A-Za-z0-9._-]{0,63}(?<!\.json)\Z")
 LATE: Final = timedelta(hours=1)  # how far a clock may be off the store's
 RENEWED: Final = 60.0  # seconds between two renewals of a lease
 LAPSED: Final = timedelta(seconds=3 * RENEWED)  # after which an attempt without an end is lost
@@ -432,7 +431,6 @@ class Nights:
         self._append(f"{HOSTS}/{host}/", mark)
 
     def put_summary(self, night: str, body: bytes) -> None:
-        """Replace the summary that pages read."""
         swap(self.store, self.key(night, "summary.json"), lambda _old: body, headers=AS_JSON)
 
     def summary(self, night: str) -> bytes | None:
@@ -460,7 +458,6 @@ class Nights:
         return Index.from_bytes(data, name=self.store.locate(INDEX)).nights if data else ()
 
     def _index(self, change: Callable[[tuple[str, ...]], tuple[str, ...]]) -> None:
-        """Change the names of all nights."""
         new = lambda old: Index(nights=change(self._parsed(old))).to_bytes()  # noqa: E731
         swap(self.store, INDEX, new, headers=AS_JSON)
 
@@ -482,7 +479,7 @@ class Nights:
 
 def check_name(night: str) -> None:
     """Raise ConfigError for what cannot name a night: `latest` is the newest, `*.json` a file."""
-    if not NAME.match(night):
+    if not NIGHT.match(night):
         raise ConfigError(
             f"{night!r}: not the name of a night", hint="write for example 2026-05-01"
         )

@@ -17,7 +17,7 @@ from collections.abc import Callable, Collection, Iterable, Mapping
 from contextlib import suppress
 from itertools import chain, takewhile
 from operator import attrgetter
-from typing import Annotated, Any, Final, Literal, TypeAlias
+from typing import Annotated, Any, Final, Literal, TypeAlias, TypeVar
 
 import msgspec
 from msgspec import UNSET, UnsetType
@@ -27,9 +27,9 @@ from rocwheel.base.errors import ConfigError, ObjectDiffersError, PromotionError
 from rocwheel.base.values import Count, Plain, Sha256, Value, replace
 from rocwheel.base.versions import moment
 from rocwheel.records.entry import Entry, parsed, rank, version_of
-from rocwheel.records.places import FOREIGN, OWN, Place
+from rocwheel.records.places import FOREIGN, LAST_GOOD, NIGHT, NIGHTS, OWN, Place
 
-FORMAT: Final = 3  # raised whenever a field of an entry, or what one means, changes
+FORMAT: Final = 4  # raised whenever a field of an entry, or what one means, changes
 NEEDS: Final = "0.3.0"  # the first rocwheel that knows this format
 FamilyId = Annotated[str, msgspec.Meta(pattern=r"\A[a-z][0-9a-zA-Z-]*\Z")]
 SetId = Annotated[str, msgspec.Meta(pattern=r"\A([0-9a-f]{64}|foreign(-[a-z][0-9a-zA-Z-]*)?)\Z")]
@@ -118,21 +118,13 @@ class Transition(Value, frozen=True, kw_only=True):
     bundles: dict[SetId, dict[FamilyId, Sha256]] | UnsetType = UNSET
     carries: Carried | UnsetType = UNSET
     needs: str | UnsetType = UNSET  # the oldest rocwheel that knows the format; 0.1.0 wrote none
-    format: Literal[1, 2, 3] = FORMAT
+    format: Literal[1, 2, 3, 4] = FORMAT
 
     def __post_init__(self) -> None:
         """Refuse what is no time; say who can read it. Raises ConfigError."""
         moment(self.time)
         if self.format == FORMAT:
             msgspec.structs.force_setattr(self, "needs", NEEDS)
-
-
-class _Cell(msgspec.Struct):
-    """What of a decision's cell is asked again."""
-
-    suite: str
-    python: str
-    state: str
 
 
 class Known(Value, frozen=True, kw_only=True, omit_defaults=True):
@@ -160,6 +152,9 @@ class Known(Value, frozen=True, kw_only=True, omit_defaults=True):
     bundles: dict[str, str] = msgspec.field(default_factory=dict)
     # Family -> CPython -> suites that had passed there when it was released.
     passed: dict[str, dict[str, tuple[str, ...]]] = msgspec.field(default_factory=dict)
+    # Family -> the entry that released it there, where every required suite had passed.
+    good: dict[str, int] = msgspec.field(default_factory=dict)
+    nights: dict[str, str] = msgspec.field(default_factory=dict)  # family -> whose release it was
 
     def __post_init__(self) -> None:
         """Refuse what is no time. Raises ConfigError."""
@@ -170,6 +165,21 @@ class Known(Value, frozen=True, kw_only=True, omit_defaults=True):
     def views(self) -> tuple[str, ...]:
         """The indexes that may list it."""
         return (*self.families, *([ALL] if self.must and ALL not in self.families else ()))
+
+    @property
+    def indexes(self) -> tuple[str, ...]:
+        """The same, and those of a night and of the last good sets below them."""
+        made = [*self.views]
+        for view in self.views:
+            made += [f"{view}/{NIGHTS}/{night}" for night in self.said(self.nights, view)]
+            made += [f"{view}/{LAST_GOOD}"] if self.said(self.good, view) else []
+        return tuple(made)
+
+    def said(self, about: Mapping[str, _Fact], view: str) -> list[_Fact]:
+        """Return the fact about a family; about `all` the last of what all have that must."""
+        names = self.must if view == ALL and ALL not in self.families else (view,)
+        known = [about[name] for name in names if name in about]
+        return [max(known)] if known and len(known) == len(names) else []
 
     def of(self, view: str) -> Known | None:
         """Return the set as a family sees it, or `all`; None where it never came for it."""
@@ -188,13 +198,14 @@ class Known(Value, frozen=True, kw_only=True, omit_defaults=True):
         first, second = sorted((self, other), key=lambda known: known.time)
         merged = {
             name: {**getattr(first, name), **getattr(second, name)}
-            for name in ("families", "last", "bundles", "passed")
+            for name in ("families", "last", "bundles", "passed", "good", "nights")
         }
         least = min(first.standing, second.standing, key=list(Standing).index)
         began = min(self.first, other.first)
         return replace(second, standing=least, first=began, must=self.must or other.must, **merged)
 
 
+_Fact = TypeVar("_Fact", int, str)
 _BY: Final = ("action", "time", "by", "reason")  # of an entry, that a set keeps
 _last: Final = attrgetter(*_BY)
 _TORN: Final = "entry {} of the log follows another one than is there"
@@ -277,25 +288,48 @@ class IndexState(Plain, frozen=True, kw_only=True):
         str, IndexState
     ] = {}  # by folder, logs of before 0.3 until they are carried over
     is_closed: bool = False  # such a log goes on no more
+    former: frozenset[str] = frozenset()  # sets whose plugins an index lists no more
 
     def indexed(self) -> frozenset[tuple[str, str]]:
         """Every index with the projects that have a page there; they never leave."""
         return self.strays.union(
-            (view, project)
+            (index, project)
             for known in self.sets.values()
-            for view in known.views
+            for index in known.indexes
             for project in known.projects
         )
 
     @property
-    def views(self) -> tuple[str, ...]:
-        """The indexes: of families, and of `all` where sets are for several."""
-        return tuple(sorted({view for view, _ in self.indexed()}))
+    def indexes(self) -> tuple[str, ...]:
+        """Every index, with those of nights and of the last good sets."""
+        return tuple(sorted({index for index, _ in self.indexed()}))
 
-    def of(self, view: str) -> IndexState:
-        """Return the state as a family sees it, or `all`."""
-        sets = {name: own for name, known in self.sets.items() if (own := known.of(view))}
-        return replace(self, sets=sets)
+    @property
+    def views(self) -> tuple[str, ...]:
+        """The indexes of families, and of `all` where sets are for several."""
+        return tuple(index for index in self.indexes if "/" not in index)
+
+    def of(self, index: str) -> IndexState:
+        """Return the state as a family sees it, or `all`; or as an index below theirs shows it."""
+        view, _, shelf = index.partition("/")
+        night = shelf.removeprefix(f"{NIGHTS}/") if shelf != LAST_GOOD else ""
+        sets = {
+            name: own
+            for name, known in self.sets.items()
+            if (not night or known.said(known.nights, view) == [night]) and (own := known.of(view))
+        }
+        if shelf != LAST_GOOD:
+            return replace(self, sets=sets)
+        # The plugin of the last good set of each JAX release, and what any good set's plugin needs:
+        # then a change only adds to the other pages, and one order of the pages is right.
+        last, good = dict[str, tuple[int, str]](), dict[str, Known]()
+        for name, known in sets.items():
+            for number in self.sets[name].said(known.good, view):
+                if known.standing is Standing.LISTED:
+                    jax, good[name] = parsed(known.jax).base_version, known
+                    last[jax] = max(last.get(jax, (0, "")), (number, name))
+        former = good.keys() - {name for _, name in last.values()}
+        return replace(self, sets=good, former=frozenset(former))
 
     @property
     def listed(self) -> list[Known]:
@@ -320,7 +354,12 @@ class IndexState(Plain, frozen=True, kw_only=True):
 
     def shown(self, project: str) -> tuple[Entry, ...]:
         """Return the listed files of a project: its page is a function of this and the number."""
-        listed = (file for file in self.listing(project).files if self.is_listed(file))
+        gone = self.former if rank(project) else frozenset()
+        listed = (
+            file
+            for file in self.listing(project).files
+            if any(self.lists(item) and item not in gone for item in file.sets)
+        )
         by_name = {file.entry.filename: file for file in listed}  # twice where two logs had it
         return tuple(map(self._shown, by_name.values()))
 
@@ -393,7 +432,7 @@ class IndexState(Plain, frozen=True, kw_only=True):
         return known is not None and known.standing is Standing.LISTED
 
     def _shown(self, file: File) -> Entry:
-        """Return a file's entry: yanked while it is itself, or a listed set of it is."""
+        # yanked while the file itself is, or a listed set of it
         if not file.yanks:
             return file.entry
         own = [item for item in file.sets if self.lists(item)]
@@ -420,11 +459,13 @@ def concerned(state: IndexState, entry: Transition) -> frozenset[str]:
     """Return the indexes whose pages an entry may change, by a state that has it or its sets."""
     named = (*entry.sets, *(holding.set for holding in entry.brings))
     if not named or entry.carries:
-        return frozenset(state.views)
+        return frozenset(state.indexes)
     sets = [state.sets[name] for name in named if name in state.sets]
     families = entry.families or {name for known in sets for name in known.families}
     is_of_all = entry.must or any(known.must for known in sets)
-    return frozenset({*families, *([ALL] if is_of_all else ())})
+    views = {*families, *([ALL] if is_of_all else ())}
+    below = (index for known in sets for index in known.indexes if index.partition("/")[0] in views)
+    return frozenset(views.union(below))
 
 
 def in_order(projects: Iterable[str], *, removing: bool) -> tuple[str, ...]:
@@ -532,7 +573,6 @@ def _brought(state: IndexState, entry: Transition, holding: Holding) -> IndexSta
 
 
 def _migrated(state: IndexState, entry: Transition) -> IndexState:
-    """Return a state whose sets stand as they did before rocwheel 0.1.0 had a log."""
     sets = dict(state.sets)
     for holding in entry.brings:
         was = {"standing": holding.standing, "first": holding.first, "time": holding.changed}
@@ -546,9 +586,16 @@ def _migrated(state: IndexState, entry: Transition) -> IndexState:
 def _attested(state: IndexState, entry: Transition) -> IndexState:
     """Return a state whose sets name the statements that an entry names, and what passed."""
     bundles = entry.bundles or _bundles_of_1(entry)
-    sets, passed = dict(state.sets), _passed(entry)
-    for set_id in (*entry.sets, *(holding.set for holding in entry.brings)) if passed else ():
-        sets[set_id] = replace(sets[set_id], passed={**sets[set_id].passed, **passed})
+    sets, said = dict(state.sets), _evidence(entry)
+    facts = {
+        "passed": _passed(entry),
+        "good": {name: entry.number for name, one in said.items() if is_good(one)},
+        "nights": dict.fromkeys(said, night) if (night := _night(entry)) else {},
+    }
+    for set_id in (*entry.sets, *(holding.set for holding in entry.brings)) if said else ():
+        known = sets[set_id]
+        more = {name: getattr(known, name) | fact for name, fact in facts.items()}
+        sets[set_id] = replace(known, **more)
     for set_id, named in bundles.items():
         if set_id not in sets:
             raise ValueError(f"statements about {set_id[:12]}, which is not known")
@@ -557,7 +604,6 @@ def _attested(state: IndexState, entry: Transition) -> IndexState:
 
 
 def _bundles_of_1(entry: Transition) -> dict[str, dict[str, str]]:
-    """Return the statements that an entry of format 1 named: of a promotion, in its evidence."""
     if entry.format != 1 or entry.action is not Action.PROMOTE:
         return {}
     said = {family: one.get("attestations") for family, one in _evidence(entry).items()}
@@ -567,26 +613,39 @@ def _bundles_of_1(entry: Transition) -> dict[str, dict[str, str]]:
 
 
 def _evidence(entry: Transition) -> dict[str, dict[str, Any]]:
-    """Return what an entry says of each family's decision, where it is a promotion."""
     said = entry.evidence.get("families", {entry.family: entry.evidence})
     is_ours = entry.action is Action.PROMOTE and isinstance(said, dict)
     return {name: one for name, one in said.items() if isinstance(one, dict)} if is_ours else {}
 
 
+def is_good(said: Mapping[str, Any]) -> bool:
+    """Return whether a decision's required cells all passed: without a bypass, nor a failure."""
+    cells = said.get("cells")
+    required = [
+        cell.get("state")
+        for cell in (cells if isinstance(cells, (list, tuple)) else ())
+        if isinstance(cell, dict) and cell.get("level") == "required"
+    ]
+    return bool(required) and {*map(str, required)} <= {"pass", "uncalibrated"}
+
+
+def _night(entry: Transition) -> str:
+    night = entry.evidence.get("night", "")
+    return night if isinstance(night, str) and NIGHT.fullmatch(night) else ""
+
+
 def _passed(entry: Transition) -> dict[str, dict[str, tuple[str, ...]]]:
-    """Return the suites that passed, by family and CPython, as an entry's evidence says."""
     passed: dict[str, dict[str, tuple[str, ...]]] = {}
     for family, said in _evidence(entry).items():
-        with suppress(msgspec.ValidationError):  # else it says nothing
-            for cell in msgspec.convert(said.get("cells", []), list[_Cell]):
-                suites = passed.setdefault(family, {}).get(cell.python, ())
-                if cell.state == "pass":
-                    passed[family][cell.python] = (*suites, cell.suite)
+        with suppress(msgspec.ValidationError, KeyError):  # else it says nothing
+            for cell in msgspec.convert(said.get("cells", []), list[dict[str, Any]]):
+                python, suites = str(cell["python"]), passed.setdefault(family, {})
+                if cell["state"] == "pass":
+                    suites[python] = (*suites.get(python, ()), str(cell["suite"]))
     return passed
 
 
 def _by(entry: Transition, standing: Standing) -> dict[str, Any]:
-    """Return the fields of a set that say how it stands since an entry."""
     return {"standing": standing, **dict(zip(_BY, _last(entry), strict=True))}
 
 

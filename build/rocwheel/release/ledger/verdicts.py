@@ -155,7 +155,6 @@ def find(place: Place, manifest: str) -> tuple[FoundVerdict, ...]:
 
 
 def _cells(place: Place, manifest: str) -> list[tuple[FoundVerdict, int]]:
-    """Return what lies where verdicts do, none of it read, with its size."""
     prefix = place.verdicts(manifest)
     return [
         (

@@ -1,7 +1,7 @@
 """Signed statements: who built, who tested and who released a wheel set.
 
 `policy` reads the trust file, `signers` sign, `envelope` reads and checks signed statements,
-`statements` makes them, `evidence` keeps them in a store, `verifier` decides what they prove.
+`statements` makes them, `verifier` decides what they prove.
 """
 
 from rocwheel.base.errors import PromotionError

@@ -4,36 +4,51 @@ A copy of the index from an earlier day looks like that of today. So a promoter'
 which entry the log ends, and when that expires, as TUF's timestamp role does. It names tables of
 sets, with their standing and statements, so that a user need not read the log. The tables lie under
 their digests, one for each two first digits of a set: a promotion writes one of them again.
+`Reader` reads an index as installers see it, and what the head says about each wheel.
 """
 
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Iterator, Mapping
 from contextlib import suppress
 from datetime import datetime, timedelta
+from functools import lru_cache
 from pathlib import Path
-from typing import Final
+from typing import TYPE_CHECKING, Final
+from urllib.parse import urljoin
 
 import msgspec
 
 from rocwheel.base import files
 from rocwheel.base.errors import ConfigError, ObjectMissingError, ObjectStaleError
 from rocwheel.base.store import glance, stale
-from rocwheel.base.values import Value, canonical_json, decoded
+from rocwheel.base.values import Plain, Value, canonical_json, decoded
 from rocwheel.base.versions import timestamp
-from rocwheel.records.places import OURS, Place
+from rocwheel.records.entry import version_of
+from rocwheel.records.places import BELOW, OURS, Place
 from rocwheel.release.index.channels import Channel
+from rocwheel.release.ledger import manifests
 from rocwheel.release.ledger.log import small
-from rocwheel.release.ledger.state import IndexState, Known
+from rocwheel.release.ledger.state import IndexState
 from rocwheel.release.trust import TrustError, envelope
 from rocwheel.release.trust.envelope import Sha256Digest, Statement, StatementSubject
 from rocwheel.release.trust.policy import SKEW, KeyRole, Signer, Trust, time_of
+from rocwheel.release.trust.verifier import RELEASE, ChainLink
+
+if TYPE_CHECKING:  # what only `trust verify` loads
+    from rocwheel.base.download import Client
 
 PREDICATE: Final = "https://rocwheel.dev/release-head/v1"
 TABLES: Final = f"{OURS}/head/"
 TRIES: Final = 20  # at what another process changes first
 RENEW: Final = "`trust renew` with a promoter's --signer renews it, as each `prune` with one does"
+MOST_BYTES: Final = 64 << 20  # of a page, and of a set's statements
+HEAD: Final = "head"  # the role of the link with the head's expiry
+_PUBLIC: Final = re.compile(
+    r"(.+/_rocwheel/)attestations/([0-9a-f]{64})/(?:([^/]+)/)?bundle\.jsonl"
+)
 Table = Mapping[str, Mapping[str, tuple[str, str]]]  # set -> family -> standing, its statements
 
 
@@ -82,14 +97,15 @@ def renew(
     line = envelope.sign(envelope.unsigned(made), signer, name="the head statement")
     for _ in range(TRIES):
         data, info = glance(place.store, place.head)
-        before = _unchecked(data)
+        before = None  # of any signer, unchecked
+        with suppress(TrustError, msgspec.ValidationError):
+            before = msgspec.convert(envelope.parse(data, name="").statement.predicate, Head)
         if before and before.number > state.number:
             return
         there = {*(before.tables.values() if before else ())}
-        for digits, digest in names.items():
-            if digest not in there:
-                key, body = place.key(f"{TABLES}{digest}.json"), bodies[digits]
-                place.store.create(key, body, headers=place.record_headers, sha256=digest)
+        for key, body in _damaged(place, {names[digits]: bodies[digits] for digits in names}):
+            old = place.store.info(key)
+            place.store.replace(key, body, previous=old, headers=place.record_headers)
         with suppress(ObjectStaleError):
             place.store.replace(place.head, line, previous=info, headers=place.record_headers)
             for digest in there - {*names.values()}:
@@ -98,27 +114,24 @@ def renew(
     raise stale(place.store.locate(place.head))
 
 
+def _damaged(place: Place, tables: Mapping[str, bytes]) -> Iterator[tuple[str, bytes]]:
+    """Yield the tables that are not there with their size, by their keys."""
+    sizes = {info.key: info.size for info in place.store.keys(place.key(TABLES))}
+    for digest, body in tables.items():
+        key = place.key(f"{TABLES}{digest}.json")
+        if sizes.get(key) != len(body):
+            yield key, body
+
+
 def _table(state: IndexState, digits: str) -> bytes:
-    """Spell where the sets whose names begin so stand in each family, and with which statements."""
     return canonical_json(
         {
             name: {family: [seen.standing.value, known.bundles.get(family, "")]
-                   for family, seen in _views(known)}
+                   for family in known.families if (seen := known.of(family))}
             for name, known in state.sets.items()
             if name.startswith(digits)
         }
     )  # fmt: skip
-
-
-def _views(known: Known) -> Iterator[tuple[str, Known]]:
-    for family in known.families:
-        if seen := known.of(family):
-            yield family, seen
-
-
-def read_table(data: bytes, manifest: str, *, name: str) -> Mapping[str, tuple[str, str]]:
-    """Return a set's standing and statements in each family. Raises ConfigError."""
-    return decoded(data, dict[str, dict[str, tuple[str, str]]], name=name).get(manifest, {})
 
 
 def read(data: bytes, trust: Trust, *, now: datetime, name: str) -> Head:
@@ -143,13 +156,6 @@ def read(data: bytes, trust: Trust, *, now: datetime, name: str) -> Head:
         what = f"{name}: expired on {head.expires}: what came since may be kept from you"
         raise TrustError(what, hint=RENEW)
     return head
-
-
-def _unchecked(data: bytes) -> Head | None:
-    """Return a stored statement of any signer, unchecked; None for an invalid one."""
-    with suppress(TrustError, msgspec.ValidationError):
-        return msgspec.convert(envelope.parse(data, name="").statement.predicate, Head)
-    return None
 
 
 class Seen:
@@ -222,5 +228,136 @@ def check(
         problems.append(f"{where}: says {head.number}, the log ends with {state.number}: {what}")
     elif files.sha256(entry) != head.digest:
         problems.append(f"{where}: entry {head.number} of the log is another one than it names")
+    tables = {files.sha256(body): body for body in (_table(state, d) for d in head.tables)}
+    for key, _ in _damaged(place, {d: tables[d] for d in head.tables.values() if d in tables}):
+        problems.append(f"{place.store.locate(key)}: missing or damaged: {RENEW}")
     lag = f"{where}: is of entry {head.number}, the log ends with {state.number}: {RENEW}"
     return problems, lag if head.number < state.number else ""
+
+
+# The index as installers see it
+
+
+class _Page(msgspec.Struct):
+    files: tuple[_File, ...] = ()
+    projects: tuple[dict[str, str], ...] = ()
+
+
+class _File(msgspec.Struct):
+    filename: str
+    hashes: dict[str, str]
+    url: str
+    ours: dict[str, str] = msgspec.field(name="_rocwheel", default_factory=dict)
+
+
+class OfferedWheel(Plain, frozen=True, kw_only=True):
+    """A wheel of an index: the digest on its page, and the place of statements about it."""
+
+    filename: str
+    sha256: str
+    where: str  # URL; "" of a wheel that came before rocwheel
+    url: str = ""  # its own
+
+
+class Asked(Plain, frozen=True, kw_only=True):
+    """A file to verify, with its statements and the index's head."""
+
+    name: str
+    sha256: str
+    bundle: bytes
+    index: str = ""  # URL of the index that lists it
+    links: tuple[ChainLink, ...] = ()
+
+
+class Reader:
+    """Reads indexes and the head statements of their releases, each once."""
+
+    def __init__(
+        self, client: Client, trust: Trust, seen: Seen, *, now: datetime, at_least: int
+    ) -> None:
+        self.client, self._trust, self._seen = client, trust, seen
+        self._now, self._at_least = now, at_least
+        self._head = lru_cache(self._read_head)
+        self._get = lru_cache(maxsize=8)(self._fetch)  # of one set come one after the other
+
+    def offers(self, index: str) -> Iterator[OfferedWheel]:
+        """Yield every wheel of an index. Raises ConfigError where there is none, FetchError."""
+        for project in self._page(f"{index}/index.json").projects:
+            yield from self._of(index, str(project.get("name")))
+
+    def offer(self, index: str, filename: str) -> OfferedWheel:
+        """Return one wheel. Raises TrustError where the index does not list it."""
+        for item in self._of(index, version_of(filename)[0]):
+            if item.filename == filename:
+                return item
+        hint = "it was rolled back or pruned, or it is another index's"
+        raise TrustError(f"{index}: does not list {filename}", hint=hint)
+
+    def asked(self, found: OfferedWheel, index: str, name: str, sha256: str) -> Asked:
+        """Return a wheel with the statements that the release's head names, and no others."""
+        bundle, links = b"", tuple[ChainLink, ...]()
+        if found.where:
+            bundle, links = self._statements(found.where, index)
+        return Asked(name=name, sha256=sha256, bundle=bundle, index=index, links=links)
+
+    def _statements(self, where: str, index: str) -> tuple[bytes, tuple[ChainLink, ...]]:
+        if not (match := _PUBLIC.fullmatch(where)):
+            what = f"{where}: no statements of a release are there"
+            return b"", (ChainLink(role=HEAD, holds=False, about=what),)
+        base, manifest, family = match.groups()
+        prefix, _, own = BELOW.sub("", index).rstrip("/").rpartition("/")
+        log = f"{prefix}/_rocwheel/"  # a set of before 0.3 has its statements elsewhere
+        try:
+            said = self._head(log)
+            named = self._named(log, said, manifest)
+        except (TrustError, ConfigError) as exc:
+            return b"", (ChainLink(role=HEAD, holds=False, about=str(exc)),)
+        standing, digest = named.get(family or own, ("", ""))
+        if not digest:
+            what = f"{manifest[:12]}: no entry of the log up to {said.number} releases it, signed"
+            return b"", (ChainLink(role=HEAD, holds=False, about=what),)
+        about = f"entry {said.number} of {said.time}, to be believed until {said.expires}"
+        links = [ChainLink(role=HEAD, holds=True, about=about)]
+        if standing != "listed":
+            links.append(ChainLink(role=RELEASE, holds=False, about=f"the log has it {standing}"))
+        data = self._get(f"{base}bundles/{digest}.jsonl")
+        if files.sha256(data) != digest and not manifests.begins(data := self._get(where), digest):
+            what = f"{where}: not the statements that the log names ({digest[:12]})"
+            return b"", (*links, ChainLink(role=HEAD, holds=False, about=what))
+        return data, tuple(links)
+
+    def _read_head(self, base: str) -> Head:
+        where = f"{base}head.json"
+        data = self._fetch(where)
+        if not data:
+            raise TrustError(f"{where}: no head statement", hint=RENEW)
+        said = read(data, self._trust, now=self._now, name=where)
+        for why in self._seen.check(where, said.number, said.digest, at_least=self._at_least):
+            raise TrustError(why, hint="ask who runs the index")
+        return said
+
+    def _named(self, base: str, said: Head, manifest: str) -> dict[str, tuple[str, str]]:
+        digest = said.tables.get(manifest[:2], "")
+        if not digest:
+            return {}
+        where = f"{base}head/{digest}.json"
+        data = self._get(where)
+        if files.sha256(data) != digest:
+            raise TrustError(f"{where}: not the table that the head names", hint="run it again")
+        return decoded(data, dict[str, dict[str, tuple[str, str]]], name=where).get(manifest, {})
+
+    def _fetch(self, url: str) -> bytes:
+        return self.client.read(url, limit=MOST_BYTES, fresh=True) or b""
+
+    def _of(self, index: str, project: str) -> Iterator[OfferedWheel]:
+        url = f"{index}/{project}/index.json"
+        for item in self._page(url).files:
+            link, sha256 = item.ours.get("statements", ""), item.hashes.get("sha256", "")
+            where = urljoin(url, link) if link else ""
+            at = urljoin(url, item.url.partition("#")[0])
+            yield OfferedWheel(filename=item.filename, sha256=sha256, where=where, url=at)
+
+    def _page(self, url: str) -> _Page:
+        if not (data := self._fetch(url)):
+            raise ConfigError(f"{url}: no page of an index", hint="give what --index-url takes")
+        return decoded(data, _Page, name=url)

@@ -287,7 +287,6 @@ def load(
 
 
 def _root(document: yaml_file.Document, ci: Path, name: str) -> str:
-    """Return the path of Sigstore's trust configuration, "" where the trust file names none."""
     if name and not (ci / name).is_file():
         raise document.error(f"no file {ci / name}", "sigstore", hint="put it beside this file")
     return str(ci / name) if name else ""

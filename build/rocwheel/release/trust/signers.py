@@ -16,7 +16,7 @@ from typing import Final
 from rocwheel.base.errors import ConfigError, named
 from rocwheel.release.trust import TrustError
 from rocwheel.release.trust.policy import PublicKey, Signer, sslib_key
-from rocwheel.release.trust.sigstore import Identity, SigstoreSigner
+from rocwheel.release.trust.sigstore import SigstoreSigner
 
 SCHEMES: Final = "file:/path/key.pem, awskms:alias/NAME, hsm:SLOT?label=TOKEN or sigstore:"
 _REMOTE: Final = re.compile(r"awskms:.+|hsm:[0-9]{0,9}(\?label=.+)?")
@@ -84,7 +84,6 @@ def signer(uri: str, *, pin: Path | None = None, token: str = "") -> Signer:
 
 
 def _own(key: PublicKey) -> PublicKey:
-    """Return the same key under the id that we give it."""
     from cryptography.hazmat.primitives.serialization import load_pem_public_key
 
     return sslib_key(load_pem_public_key(key.keyval["public"].encode()), key.scheme)
@@ -129,18 +128,10 @@ def _private(path: Path, what: str = "key", replace: str = "make a new key") -> 
 
 
 def _check_folder(path: Path) -> None:
-    """Refuse a key in a checkout, where a commit, a container or a build may include it."""
     for folder in (*path.absolute().parents, *path.resolve().parents):
         if any((folder / name).exists() for name in _MARKS):
             hint = "keep keys outside of any workspace, such as in ~/.config/rocwheel"
             raise ConfigError(f"{path}: lies in the checkout {folder}", hint=hint)
-
-
-def public_part(key: PublicKey | Identity) -> dict[str, str]:
-    """Return the fields of a key in a trust file."""
-    if isinstance(key, Identity):
-        return {"algorithm": "sigstore", "identity": key.identity, "issuer": key.issuer}
-    return {"algorithm": key.scheme, "public": public_pem(key)}
 
 
 def public_pem(key: PublicKey) -> str:

@@ -172,7 +172,6 @@ def _configuration(path: str, *, offline: bool = False) -> Any:
 
 
 def _publisher(certificate: Any) -> Any:
-    """Return the publisher in PEP 740's terms, None for an identity of another kind."""
     from pypi_attestations import GitHubPublisher, GitLabPublisher, GooglePublisher
 
     who = identity_of(certificate)

@@ -256,7 +256,6 @@ def _subject(name: str, sha256: str) -> StatementSubject:
 
 
 def _resource(name: str, sha256: str = "", *, uri: str = "", commit: str = "") -> dict[str, Any]:
-    """Return a resource descriptor without the fields that are not known."""
     digests = {"gitCommit": commit, "sha256": sha256}
     known = {algorithm: digest for algorithm, digest in digests.items() if digest}
     document = {"name": name, "uri": uri, "digest": known}
@@ -264,5 +263,4 @@ def _resource(name: str, sha256: str = "", *, uri: str = "", commit: str = "") -
 
 
 def _plain(value: Any) -> Any:
-    """Return a value as JSON reads it back."""
     return msgspec.json.decode(msgspec.json.encode(value))

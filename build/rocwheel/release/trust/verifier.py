@@ -14,7 +14,8 @@ from rocwheel.base import files
 from rocwheel.base.errors import ConfigError
 from rocwheel.base.values import Plain, replace
 from rocwheel.records.manifest import MANIFEST, Manifest
-from rocwheel.records.verdict import PASSED, Verdict
+from rocwheel.records.places import BELOW
+from rocwheel.records.verdict import PASSED
 from rocwheel.release.trust import TrustError, envelope, statements
 from rocwheel.release.trust.envelope import Envelope, Statement
 from rocwheel.release.trust.policy import Case, KeyRole, Trust, time_of
@@ -42,7 +43,6 @@ class Stated(Plain, frozen=True, kw_only=True):
     cell: tuple[str, str, str] = ("", "", "")  # of a result: CPython, suite, id of the key
     number: int = 0
     key: str = ""  # of the stored verdict that it is, or is about
-    verdict: Verdict | None = None  # that a result of before 0.3 names
 
     @property
     def sha256(self) -> str:
@@ -191,18 +191,13 @@ def _content(
 
 
 def _result(signed: Envelope, item: Stated, case: Case) -> str:
-    """Return the digest of the verdict that a result states, checked against where it lies."""
     statement = signed.statement
     if "verdict" in statement.own:
         verdict = statements.verdict_in(statement, name=signed.name)
-    elif item.verdict or not item.number:  # of before 0.3: the verdict that it names, by its digest
-        sha256 = statements.verdict_of(statement)
-        if not item.verdict:
-            return sha256
-        verdict = item.verdict
-    else:
-        what = f"the verdict {statements.verdict_of(statement)[:12]} that it signs is gone"
-        raise wrong(signed.name, what)
+    elif item.number:
+        raise wrong(signed.name, "verdict: it states none")
+    else:  # of before 0.3: the verdict that it names, by its digest
+        return statements.verdict_of(statement)
     number = statement.own.get("number")
     there = (verdict.python, verdict.suite, *signed.signatures)
     if item.number and (there, number) != (item.cell, item.number):
@@ -251,7 +246,6 @@ def _chained(made: list[ChainLink], case: Case, unread: Collection[str]) -> list
 def _chain(
     keyid: str, chain: Mapping[int, ChainLink], case: Case, unread: Collection[str]
 ) -> Iterator[ChainLink]:
-    """Yield the links of one key in one cell, and one for its first gap."""
     key, name = case.trust.keys.get(keyid), case.trust.name(keyid)
     if key is None or key.role is not KeyRole.RUNNER:
         for link in chain.values():
@@ -288,27 +282,22 @@ def wrong(name: str, why: str) -> TrustError:
 # What is released
 
 
-class Expected(Plain, frozen=True, kw_only=True):
-    """Where a set must have been released; an empty field matches anything."""
-
-    channels: frozenset[str] = frozenset()
-    url: str = ""  # of an index
-
-
 def follow(
     sha256: str,
     bundle: bytes,
     trust: Trust,
     *,
     now: datetime,
-    expected: Expected = Expected(),  # noqa: B008 (it never changes)
+    channels: Collection[str] = (),
+    url: str = "",
     seen: datetime | None = None,
 ) -> tuple[ChainLink, ...]:
     """Return the links from a wheel, or a manifest, by its digest, to its release.
 
     All three roles must have signed, the promoter names every other statement, a runner the one
-    before. What came after the promotion is a link of its own, which a rollback breaks. `seen` is
-    a time at which all was there, beside those that the statements claim.
+    before. What came after the promotion is a link of its own, which a rollback breaks. It must be
+    a release to one of `channels`, on the index at `url`, if these are given. `seen` is a time at
+    which all was there, beside those that the statements claim.
     """
     every = [
         Stated(name=f"statement {number}", data=line + b"\n", seen=seen)
@@ -334,7 +323,7 @@ def follow(
     ]
     summaries = [link for link in made if link.role == KeyRole.PROMOTER.value and link.is_good]
     made += _lacks(made, own, sha256)
-    if summaries and (why := _elsewhere(own, first, expected)):
+    if summaries and (why := _elsewhere(own, first, channels, url)):
         made.append(ChainLink(role=KeyRole.PROMOTER.value, holds=False, about=why))
     return (*made, *_afterwards(summaries, sha256))
 
@@ -430,7 +419,6 @@ def _subjects(link: ChainLink) -> dict[str, str]:
 
 
 def _problems(link: ChainLink, every: Sequence[ChainLink], sha256: str) -> Iterator[str]:
-    """Yield why a statement is not about this file, or does not belong to this promotion."""
     subjects = _subjects(link)
     if link.role != KeyRole.RUNNER.value and sha256 not in subjects.values():
         yield f"subject: it is not about {sha256[:12]}"
@@ -455,22 +443,22 @@ def _problems(link: ChainLink, every: Sequence[ChainLink], sha256: str) -> Itera
         yield "action: a promotion comes first, and once"
 
 
-def _elsewhere(own: Mapping[str, Any], first: Statement | None, expected: Expected) -> str:
-    """Return why a release is another one than was asked about: a channel's, or another index's."""
+def _elsewhere(
+    own: Mapping[str, Any], first: Statement | None, channels: Collection[str], url: str
+) -> str:
     channel = str(own.get("channel", ""))
-    url = str(first.predicate.get("resourceUri", "")) if first else ""
-    if expected.channels and channel not in expected.channels:
-        wanted = " or ".join(sorted(expected.channels))
+    said = str(first.predicate.get("resourceUri", "")) if first else ""
+    if channels and channel not in channels:
+        wanted = " or ".join(sorted(channels))
         return f"channel: it was released to {channel or 'a store'}, not to {wanted}"
-    if not expected.url:
+    if not url:
         return ""
-    (there, _, name), (here, _, asked) = (
-        text.rstrip("/").rpartition("/") for text in (url, expected.url)
-    )
+    urls = (BELOW.sub("", text).rstrip("/") for text in (said, url))
+    (there, _, name), (here, _, asked) = (text.rpartition("/") for text in urls)
     if there.startswith("file:"):  # a folder has no URL that users know: its prefix is compared
         there, here = there.rpartition("/")[2], here.rpartition("/")[2]
     if there != here or asked not in {name, "all"}:
-        return f"index: it was released to {url or 'no URL'}, not to {expected.url}"
+        return f"index: it was released to {said or 'no URL'}, not to {url}"
     return ""
 
 
@@ -490,7 +478,6 @@ def standing(summaries: Iterable[Envelope]) -> tuple[str, dict[str, str]]:
 
 
 def _afterwards(summaries: Sequence[ChainLink], sha256: str) -> Iterator[ChainLink]:
-    """Yield what promoters said of a file since its promotion: it is rolled back, or yanked."""
     held, yanked = standing(link.signed for link in summaries if link.signed)
     if held:
         yield ChainLink(role=RELEASE, holds=False, about=held)
