@@ -1,4 +1,4 @@
-"""Kinds of bad night on three engines: none is green, and each names its cause.
+"""What page, message and check say of nights: compared, killed, half-written, interrupted.
 
 What each kind leaves in the store is written here as the engines write it (their own tests hold
 that); truth, page, feed, badge, check and exit status are the real ones.
@@ -6,12 +6,7 @@ that); truth, page, feed, badge, check and exit status are the real ones.
 
 from __future__ import annotations
 
-import os
-import re
-from dataclasses import dataclass, field
 from datetime import datetime, timedelta, timezone
-from html import unescape
-from pathlib import Path
 
 import pytest
 from support.states import red_morning, summary
@@ -21,7 +16,7 @@ from rocwheel import __version__
 from rocwheel.base import console
 from rocwheel.base.values import replace
 from rocwheel.base.versions import timestamp
-from rocwheel.night import page, slurm, standing, truth, upkeep
+from rocwheel.night import page, standing, truth, upkeep
 from rocwheel.night.slurm import Job
 from rocwheel.records.verdict import State
 from rocwheel.release.index import channels
@@ -54,116 +49,37 @@ CELLS = (
 )  # fmt: skip
 
 
-@dataclass(frozen=True)
-class Kind:
-    """A kind of bad night: how cells ended (None: never), and the words that name the cause."""
-
-    cause: str
-    ends: dict[str, tuple[State | None, str]] = field(default_factory=dict)
-    absent: dict[str, str] = field(default_factory=dict)  # cell -> why
-    orders: tuple[tuple[str, str], ...] = ()  # action, cell
-    check: bool = False  # whether `nightly check` fails as well, and names it
-
-
-def ended(cell: str, state: State | None, reason: str, **more) -> Kind:
-    return Kind(cause=reason, ends={cell: (state, reason)}, **more)
-
-
-def of_slurm(cell: str, word: str) -> Kind:
-    return ended(cell, *slurm.ENDS[word])
-
-
-FAIL = ended(UNIT, State.FAIL, "3 tests failed")
-LOST = "has given no sign of attempt 1"
-KINDS = {  # besides those of test_local.py, which real commands show
-    "a pin moved": Kind("is another commit now", absent={BUILD: "main is another commit now"}, check=True),
-    "one CPython absent": Kind(
-        "no lock file for CPython 3.15", check=True,
-        absent={"build.jax.3.15": "JAX 0.9.1 has no lock file for CPython 3.15"}),
-    "an excuse that ended": Kind(
-        "the excuse of ann ended", absent={UNIT: "no runner (the excuse of ann ended on 2026-01-01)"},
-        check=True),
-    "a build that hangs": ended(BUILD, State.TIMEOUT, "no end after 18000 s", check=True),
-    "tests that cannot be collected": ended(UNIT, State.COLLECT_ERROR, "ImportError: jax"),
-    "too few ran": ended(UNIT, State.TOO_FEW_RAN, "tests that passed: 3, must: 900"),
-    "a cell that is silent": ended(UNIT, None, LOST),
-    "a node that failed": of_slurm(UNIT, "NODE_FAIL"),
-    "a job's time limit": of_slurm(UNIT, "TIMEOUT"),
-    "a cancelled job": of_slurm(UNIT, "CANCELLED"),
-    "dropped by a person": Kind("dropped by me: known", orders=(("drop", UNIT),)),
-    "stopped by a person": Kind("me: known", ends={UNIT: (State.NOT_RUN, "me: known")}, orders=(("stop", ""),)),
-}  # fmt: skip
+FAIL = {UNIT: (State.FAIL, "3 tests failed")}
 
 
 def night(
     nights: Nights,
     name: str,
     engine: str,
-    kind: Kind | None,
+    ends: dict[str, tuple[State, str]],
     made: datetime,
     *,
     attempts: int = 1,
 ) -> None:
-    """Leave a night as an engine does: every cell has passed but those of the kind."""
-    kind = kind or Kind("")
-    cells = [replace(c, absent=kind.absent.get(c.name, "")) for c in CELLS]
-    known = {cell.name for cell in cells}
-    cells[1:1] = [
-        Cell(name=n, kind="build", argv=(), absent=why, wheels="jax")
-        for n, why in kind.absent.items()
-        if n not in known
-    ]
-    gone = {cell.name for cell in cells if cell.absent}
-    if BUILD in gone:  # what would follow it is not in the plan
-        cells = [cell for cell in cells if cell.name in {*gone, "page"}]
-    names = {cell.name for cell in cells if not cell.absent}
-    cells = [
-        replace(
-            c,
-            after=tuple(n for n in c.after if n in names),
-            settled=tuple(n for n in c.settled if n in names),
-        )
-        for c in cells
-    ]
+    """Leave a night as an engine does: every cell has passed but those with an end."""
     plan = NightPlan(
         night=name, made=timestamp(made), by="me", tool=__version__, target=(), recipes=(),
-        cells=tuple(cells), attempts=attempts,
+        cells=CELLS, attempts=attempts,
     )  # fmt: skip
     nights.add(plan)
-    digest = nights.plan(name)[1]
-    for action, cell in kind.orders:
-        nights.order(
-            name, Order(action=action, cell=cell, by="me", reason="known", time=timestamp(made))
-        )
-    dropped = {cell for _, cell in kind.orders}
-    for cell in cells:
-        state, reason = kind.ends.get(cell.name, (State.PASS, ""))
+    for cell in CELLS:
+        state, reason = ends.get(cell.name, (State.PASS, ""))
         book = nights.book(name)
-        where = standing.stand(book)[cell.name]
-        if cell.absent or cell.kind == "page" or cell.name in dropped or where.settled:
+        if cell.kind == "page" or standing.stand(book)[cell.name].settled:
             continue
-        said = {"cell": cell.name, "plan": digest, "host": "h", "engine": engine}
-        number = nights.begin(
-            name,
-            Begun(
-                token=cell.name, time=timestamp(made), seen=standing.ends_seen(book, cell), **said
-            ),
-        )
-        if state is None:
-            silent(nights, name, cell.name, number)
-        else:
-            nights.end(
-                name, number,
-                Ended(state=state, reason=reason, began=timestamp(made), time=timestamp(made),
-                      milliseconds=1, **said),
-            )  # fmt: skip
-
-
-def silent(nights: Nights, name: str, cell: str, number: int) -> None:
-    """Let the store say that an attempt gave no sign for four minutes."""
-    file = Path(nights.store.root, nights.key(name, f"cells/{cell}/{number}.begun.json"))
-    then = file.stat().st_mtime - 240
-    os.utime(file, (then, then))
+        said = {"cell": cell.name, "plan": book.sha256, "host": "h", "engine": engine}
+        seen = standing.ends_seen(book, cell)
+        number = nights.begin(name, Begun(token=cell.name, time=timestamp(made), seen=seen, **said))
+        ended = Ended(
+            state=state, reason=reason, began=timestamp(made), time=timestamp(made),
+            milliseconds=1, **said,
+        )  # fmt: skip
+        nights.end(name, number, ended)
 
 
 @pytest.fixture
@@ -186,53 +102,10 @@ def told(nights: Nights, name: str, warn=lambda _said: None) -> truth.Truth:
     return truth.truth(nights, name, matrix.FAMILIES, channel, now=NOW, warn=warn)
 
 
-@pytest.mark.parametrize(
-    ("name", "engine"), [(name, ENGINES[n % len(ENGINES)]) for n, name in enumerate(KINDS)]
-)
-def test_a_bad_night_is_not_green_anywhere_and_names_its_cause(places, name, engine):
-    nights, publish = places
-    kind = KINDS[name]
-    night(nights, "one", engine, None, NOW - timedelta(hours=30))
-    publish("one")
-    night(nights, "two", engine, kind, NOW - timedelta(hours=6))
-    body = publish("two")
-    what = told(nights, "two")
-    assert what.night.colour in {"bad", "warn", "idle"}
-    shown = body.replace("&#39;", "'")
-    assert f'<h1 class="{what.night.colour}">{what.night.short}</h1>' in shown
-    assert shown.count(kind.cause) == 1 + ("stop" in dict(kind.orders)), "a cause is said once"
-    assert shown.index(kind.cause) < shown.index('id="families"'), "where people look first"
-    message = what.markdown(PAGE)
-    assert message.startswith(f"# Night two: {what.headline}")
-    assert kind.cause in message
-    assert PAGE in message
-    cause = next(c for c in what.causes if kind.cause in c.first.reason)
-    line = what.line(cause)
-    assert line in unescape(shown)
-    assert re.match(r"rocwheel (nightly|promote) [^`]+ --store file:///\S+$", line), (
-        "it can be pasted"
-    )
-    assert kind.cause.encode() in page.feed(what.summaries, title="x", page=PAGE)
-    assert b"brightgreen" not in page.badge(what)
-    standings = standing.stand(nights.book("two"))
-    bad = [item for item in standings.values() if not item.green and item.cell.kind != "page"]
-    assert bad, "`status` and `run` end with 5"
-    assert any(kind.cause in item.reason for item in bad)
-    assert all(item.reason for item in bad if item.settled), "a reason on all that did not pass"
-    problems = upkeep.problems(nights, NOW, LIMIT, {})
-    assert bool(problems) is kind.check, problems
-    if kind.check and kind.absent:
-        assert any(kind.cause in line for line in problems)
-    nothing = not standings[BUILD].passed
-    assert what.night.nothing_built is nothing
-    assert ("Nothing was built" in shown) is nothing
-    assert any("nothing was built" in line for line in problems) is nothing
-
-
 def test_a_green_night_is_green_everywhere_and_says_nothing(places):
     nights, publish = places
     for number, name in enumerate(("one", "two")):
-        night(nights, name, "local", None, NOW - timedelta(hours=30 - 24 * number))
+        night(nights, name, "local", {}, NOW - timedelta(hours=30 - 24 * number))
         publish(name)
     what = told(nights, "two")
     assert what.night.colour == "good"
@@ -245,7 +118,7 @@ def test_a_green_night_is_green_everywhere_and_says_nothing(places):
 def test_a_change_is_told_once_and_shown_with_the_night_since_which_it_is_there(places):
     nights, publish = places
     loud, body = {}, ""
-    nightly = {"one": FAIL, "two": FAIL, "three": None, "four": None}
+    nightly = {"one": FAIL, "two": FAIL, "three": {}, "four": {}}
     for number, (name, kind) in enumerate(nightly.items()):
         night(nights, name, "local", kind, NOW - timedelta(hours=100 - 24 * number))
         body = publish(name)
@@ -257,9 +130,7 @@ def test_a_change_is_told_once_and_shown_with_the_night_since_which_it_is_there(
 
 def test_a_first_night_is_compared_with_nothing(places):
     nights, publish = places
-    night(
-        nights, "one", "local", ended(BUILD, State.FAIL, "a.cc:1: error"), NOW - timedelta(hours=6)
-    )
+    night(nights, "one", "local", {BUILD: (State.FAIL, "a.cc:1: error")}, NOW - timedelta(hours=6))
     body = publish("one")
     text = body
     assert "The first night: there is nothing to compare it with." in text
@@ -271,9 +142,9 @@ def test_a_first_night_is_compared_with_nothing(places):
 def test_a_night_is_compared_with_one_that_was_over_before_it_began(places):
     """An older night that ends later neither is what today is compared with nor speaks for it."""
     nights, publish = places
-    night(nights, "base", "local", None, NOW - timedelta(hours=60))
+    night(nights, "base", "local", {}, NOW - timedelta(hours=60))
     publish("base")
-    night(nights, "older", "local", None, NOW - timedelta(hours=8))
+    night(nights, "older", "local", {}, NOW - timedelta(hours=8))
     late = nights.key("older", f"cells/{UNIT}/1.json")
     data, info = nights.store.read(late)
     ended = Ended.from_bytes(data, name=late)
@@ -293,7 +164,7 @@ def test_a_night_is_compared_with_one_that_was_over_before_it_began(places):
 @pytest.mark.parametrize("engine", ENGINES)
 def test_a_page_that_was_killed_is_told_although_the_night_was_summed_up(places, engine):
     nights, publish = places
-    night(nights, "one", engine, None, NOW - timedelta(hours=30))
+    night(nights, "one", engine, {}, NOW - timedelta(hours=30))
     publish("one")
     made = NOW - timedelta(hours=6)
     night(nights, "two", engine, FAIL, made)
@@ -328,12 +199,12 @@ def test_a_night_is_held_against_the_last_that_left_a_summary(places):
 
 def test_a_family_that_the_data_have_no_more_stays_with_what_its_users_have(places):
     nights, publish = places
-    night(nights, "one", "local", None, NOW - timedelta(hours=30))
+    night(nights, "one", "local", {}, NOW - timedelta(hours=30))
     publish("one")
     before = truth.known(nights, ["one"], print)[0]
     left = replace(summary(1).families[0], family="gfx803")
     nights.put_summary("one", replace(before, families=(*before.families, left)).to_bytes())
-    night(nights, "two", "local", None, NOW - timedelta(hours=6))
+    night(nights, "two", "local", {}, NOW - timedelta(hours=6))
     publish("two")
     assert left in truth.known(nights, ["two"], print)[0].families
 
@@ -344,7 +215,7 @@ def test_a_family_that_the_data_have_no_more_stays_with_what_its_users_have(plac
 )
 def test_a_summary_that_cannot_be_read_is_none_for_check(places, spoilt, said):
     nights, publish = places
-    night(nights, "one", "local", None, NOW - timedelta(hours=6))
+    night(nights, "one", "local", {}, NOW - timedelta(hours=6))
     publish("one")
     nights.put_summary("one", spoilt)
     (problem,) = upkeep.problems(nights, NOW, LIMIT, {})
@@ -353,7 +224,7 @@ def test_a_summary_that_cannot_be_read_is_none_for_check(places, spoilt, said):
 
 def test_a_clock_that_is_behind_cannot_say_how_old_a_night_is(places):
     nights, publish = places
-    night(nights, "one", "local", None, NOW - timedelta(hours=6))
+    night(nights, "one", "local", {}, NOW - timedelta(hours=6))
     publish("one")
     assert upkeep.problems(nights, NOW - timedelta(hours=6, minutes=59), LIMIT, {}) == []
     lines = upkeep.problems(nights, NOW - timedelta(days=3), LIMIT, {})
@@ -363,7 +234,7 @@ def test_a_clock_that_is_behind_cannot_say_how_old_a_night_is(places):
 def test_check_says_what_no_cell_says(places):
     nights, publish = places
     assert "has no night" in upkeep.problems(nights, NOW, LIMIT, {})[0]
-    night(nights, "one", "slurm", None, NOW - timedelta(hours=6))
+    night(nights, "one", "slurm", {}, NOW - timedelta(hours=6))
     assert "has no summary" in upkeep.problems(nights, NOW, LIMIT, {})[0]
     publish("one")
     held = {UNIT: Job(cell=UNIT, attempt=1, number="12", why="launch failed requeued held")}
@@ -385,9 +256,8 @@ def test_a_night_whose_client_or_engine_was_killed_says_the_line_that_goes_on(
 ):
     """Half of it was submitted or run, and nothing runs or waits now."""
     nights, _ = places
-    kind = Kind("", ends={UNIT: (State.INFRA, "no device")})
     plan_only = {UNIT, E2E, PROMOTE, IMAGE}
-    night(nights, "one", engine, kind, NOW - timedelta(hours=1))
+    night(nights, "one", engine, {UNIT: (State.INFRA, "no device")}, NOW - timedelta(hours=1))
     for key in [info.key for info in nights.store.keys(nights.key("one", "cells/"))]:
         if any(f"/{name}/" in key for name in plan_only):
             nights.store.delete(key)
@@ -413,7 +283,7 @@ def test_a_night_whose_client_or_engine_was_killed_says_the_line_that_goes_on(
 def test_a_record_that_is_half_written_is_an_attempt_that_counts_as_infra(places, record, left):
     """A disk or its power failed: the cell is tried again, and nothing has to be deleted."""
     nights, _ = places
-    night(nights, "one", "local", None, NOW, attempts=2)  # too young to count as lost by its age
+    night(nights, "one", "local", {}, NOW, attempts=2)  # too young to count as lost by its age
     key = nights.key("one", f"cells/{UNIT}/{record}")
     store = nights.store
     store.replace(key, left, previous=store.info(key), headers=AS_JSON)

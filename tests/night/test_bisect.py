@@ -260,15 +260,12 @@ def test_ends_that_are_not_as_said_end_it_at_once(history, bad, why):
 # --- through the command line, on the engine of this machine: wheels and gates are played ----------
 
 
-@pytest.fixture(scope="module")
-def world(tmp_path_factory):
-    """Two nights, between which the source and ROCm changed; every test here asks of another."""
-    tmp_path = tmp_path_factory.mktemp("nights")
-    made = World(tmp_path, (tmp_path / "store").as_uri())
+def two_nights(made: World) -> World:
+    """Two nights, between which the source and ROCm changed."""
     made.plan("one", check=True)
     assert made.local("one").code == 0
-    (tmp_path / "source" / "file").write_text("another source")
-    newer = tmp_path / "therock-dist-linux-gfx90a-7.2.0.tar.gz"
+    (made.folder / "source" / "file").write_text("another source")
+    newer = made.folder / "therock-dist-linux-gfx90a-7.2.0.tar.gz"
     newer.write_bytes(b"newer ROCm")
     newer.with_name(newer.name.replace("7.2.0", "7.1.5")).write_bytes(b"ROCm between the two")
     text = SETTINGS.replace("gfx90a-7.1.0", "gfx90a-7.2.0")
@@ -277,6 +274,29 @@ def world(tmp_path_factory):
     made.plan("two", check=True)
     assert made.local("two").code == 5
     return made
+
+
+@pytest.fixture(scope="module")
+def world(tmp_path_factory):
+    """Every test here asks of another test."""
+    tmp_path = tmp_path_factory.mktemp("nights")
+    return two_nights(World(tmp_path, (tmp_path / "store").as_uri()))
+
+
+@pytest.mark.soak
+def test_a_new_failure_is_bisected_by_itself_while_the_channels_gpu_hours_last(tmp_path):
+    made = two_nights(World(tmp_path, (tmp_path / "store").as_uri(), one_build=False, hours=1))
+    line = "bisect of unit.py::test_a: found: ROCm (7.1.5 → 7.2.0)"
+    assert line in (tmp_path / "store/status/index.html").read_text()
+    folder = tmp_path / "store/_rocwheel/nights/two/bisects"
+    (kept,) = folder.glob("*.json")
+    held = json.loads(kept.read_bytes())["gpu_milliseconds"]
+    assert held > 0, "8 gates of a GPU"
+    kept.write_bytes(kept.read_bytes().replace(b": %d" % held, b": %d" % (3_600_000 + held)))
+    (tmp_path / "store/bisect/_rocwheel").rename(tmp_path / "gone")
+    again = made.local("two")
+    assert "unit.py::test_a: not bisected: all 1 GPU hours are spent" in again.err
+    assert not (tmp_path / "store/bisect/_rocwheel").exists()
 
 
 def words(test: str, *more: str, good: str = "one", bad: str = "two") -> tuple[str, ...]:
@@ -337,10 +357,11 @@ def test_it_is_estimated_then_found_kept_and_shown(world):
     kept, text = sorted(folder.iterdir())
     assert json.loads(kept.read_bytes()) == found
     assert text.read_text().startswith("# t.py::test_a fails since ROCm (7.1.5 → 7.2.0)")
-    line = "bisect of t.py::test_a: found: ROCm (7.1.5 → 7.2.0)"
+    line = "bisect of t.py::test_a: found: ROCm (7.1.5 → 7.2.0); GPUs held for "
     world.run("report", "state", "--night=two", *world.target, check=True)
     page = (world.folder / "store/status/index.html").read_text()
-    assert f'{line} (<a href="../_rocwheel/nights/two/bisects/{text.name}">' in page
+    assert line in page
+    assert f' (<a href="../_rocwheel/nights/two/bisects/{text.name}">' in page
     for command in ("status", "changes"):
         assert f"  {line}" in world.nightly(command, "two").out.replace("  - ", "  ")
     again = world.nightly("bisect", *asked)

@@ -26,12 +26,11 @@ from rocwheel.base.here import Here
 from rocwheel.base.process import HostRunner
 from rocwheel.base.store import Options
 from rocwheel.base.store.opening import open_store
-from rocwheel.base.values import replace
 from rocwheel.base.versions import timestamp
 from rocwheel.night import standing
 from rocwheel.night.cell import Signals, Worker
 from rocwheel.night.local import LocalScheduler
-from rocwheel.release.ledger.nights import Cell, NightPlan, Nights, Order
+from rocwheel.release.ledger.nights import Cell, NightPlan, Nights
 
 pytestmark = [
     pytest.mark.integration,
@@ -119,34 +118,6 @@ class Stage:
 @pytest.fixture
 def stage(tmp_path, front, servers):
     return Stage(tmp_path, servers.fresh_url("seaweedfs"), front.faults)
-
-
-@pytest.mark.parametrize("kind", merge_tries("500", "lost", of=KINDS))
-def test_what_is_written_of_a_night_is_there_or_can_be_written_again(stage, kind):
-    """A plan, an order, a summary, the end of a night."""
-    order = Order(action="stop", by="me", reason="why", time=timestamp(now()))
-    acts = {
-        "order": lambda night: stage.nights.order(night, order),
-        "summary": lambda night: stage.nights.put_summary(night, b"{}"),
-        "forget": lambda night: stage.nights.forget([night]),
-        "plan": lambda night: stage.nights.add(
-            replace(stage.nights.plan("night-1")[0], night=f"{night}-again")
-        ),
-    }
-    stage.night(gate="pass")
-    for act in acts.values():
-        act(stage.night(gate="pass"))
-        for number in points(len(stage.faults.seen), 2, KINDS.index(kind)):
-            night = stage.night(gate="pass")
-            stage.faults.arm(Fault(number, kind, sticky=True, seconds=1.5))
-            with suppress(RocwheelError):
-                act(night)
-            stage.faults.arm(None)
-            act(night)
-    names = stage.nights.names()
-    assert len(names) == len(set(names))
-    for name in names:
-        assert stage.nights.plan(name)[0].night == name
 
 
 @pytest.mark.parametrize("kind", merge_tries("lost", of=["500", "lost"]))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import html
+import json
 import os
 import pty
 import random
@@ -23,6 +24,7 @@ from support import engines
 from support.faultserver import FaultServer
 from support.forked import Done
 from support.night import World
+from support.tiers import merge_tries
 
 from rocwheel.base.container.leftovers import owner
 from rocwheel.base.store.opening import open_store
@@ -423,6 +425,10 @@ def told(world: World, bad: Bad, codes: list[int]) -> None:
     assert (*codes, status.code, check.code) == bad.codes[: len(codes)] + bad.codes[2:]
     shown = [status.out, message, html.unescape(page(world))]
     assert all(bad.words in text for text in shown), (bad.words, shown)
+    assert message.startswith(f"# Night one: {status.out.partition(': ')[2].splitlines()[0]}")
+    badge = json.loads((world.folder / "store/status/badge.json").read_bytes())
+    assert badge["color"] != "brightgreen"
+    assert all(item.reason for item in stood(world).values() if item.settled and not item.green)
     assert "Traceback" not in status.err + check.err
     assert bool(check.code) == bool(check.err)
     assert f"**{bad.cause}**" in message or not bad.cause
@@ -430,8 +436,9 @@ def told(world: World, bad: Bad, codes: list[int]) -> None:
     assert max((len(items) for items in last), default=0) == bad.tries
 
 
-@pytest.mark.soak
-@pytest.mark.parametrize("name", BAD)
+@pytest.mark.parametrize(
+    "name", merge_tries("no ROCm for anybody", "tests that fail", "a GPU that hangs", of=BAD)
+)
 def test_a_bad_night_is_told_by_page_message_and_commands_with_their_exit_statuses(world, name):
     with FaultServer() as server:
         first = planned(world, BAD[name], server)
@@ -496,7 +503,7 @@ def test_killed_at_random_moments_no_attempt_is_lost_and_the_night_ends_green(wo
         assert all(numbers == [*range(1, len(numbers) + 1)] for numbers in seen.values()), seen
     assert not alive(world), "what a killed engine left tells its end by itself"
     for name, items in attempts(world, nights[-1]):
-        if items and not settled_pass(world, nights[-1], name):
+        if items and not stood(world, nights[-1])[name].passed:
             world.nightly("retry", nights[-1], name, "--reason=killed", check=True)
     done = world.local(nights[-1])
     assert done.code == 0, done.err
@@ -510,10 +517,8 @@ def attempts(world: World, night: str):
     return Nights(open_store(world.store)).book(night).attempts.items()
 
 
-def settled_pass(world: World, night: str, cell: str) -> bool:
-    book = Nights(open_store(world.store)).book(night)
-    found = standing.stand(book)[cell]
-    return found.passed
+def stood(world: World, night: str = "one") -> dict[str, standing.CellStanding]:
+    return standing.stand(Nights(open_store(world.store)).book(night))
 
 
 def program() -> str:

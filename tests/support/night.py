@@ -47,6 +47,7 @@ channels:
     first_sets: free
     prefixes: {{"7": {{staging: v2-staging, release: v2}}}}
     one_build: {one_build}
+    bisect_gpu_hours: {hours}
 """
 
 
@@ -62,6 +63,7 @@ class World:
     quarantine: int = 3
     options: object = None  # of the store, for a server that is not AWS
     one_build: bool | None = None  # of a channel; None for the store without one
+    hours: int = 0  # of its GPUs, for bisects
 
     def __post_init__(self) -> None:
         (self.folder / "source").mkdir(parents=True, exist_ok=True)
@@ -70,7 +72,8 @@ class World:
         shutil.copytree(ROOT / "ci", self.folder / "ci")
         self.settings()
         self.script()
-        text = CHANNEL.format(store=self.store, one_build=str(bool(self.one_build)).lower())
+        one = str(bool(self.one_build)).lower()
+        text = CHANNEL.format(store=self.store, one_build=one, hours=self.hours)
         (self.folder / "channels.yaml").write_text(text)
         self.remember("gfx90a", "gfx942", "gfx94X-dcgpu", "gfx950-dcgpu", "gfx1151")
 
@@ -248,10 +251,12 @@ def _gate(words: list[str], plays: dict) -> int:
     suite, python, family = (_value(words, name) for name in ("suite", "python", "family"))
     shard = _value(words, "shard")
     state = State(_perform(_play(plays, "gate", f"{family}.{python}.{suite}.{shard or '1/1'}")))
-    if test := _value(words, "test"):  # a probe: of one test, and nothing is stored
+    test = _value(words, "test")
+    if test:  # a probe: of one test, and nothing is stored
         state = State(_perform(_play(plays, "rocm", _value(words, "rocm"))))
-        outcome = "passed" if state is State.PASS else "failed"
-        worst = {"test": test, "outcome": outcome, "message": "assert 1 == 2"}
+    outcome = "passed" if state is State.PASS else "failed"
+    worst = {"test": test or f"{suite}.py::test_a", "outcome": outcome, "message": "assert 1 == 2"}
+    if test:
         print(json.dumps({"state": state.value, "reason": "", "worst": worst}))
         return state.exit_code
     channel, digest = _channel(words), _value(words, "manifest")
@@ -263,7 +268,8 @@ def _gate(words: list[str], plays: dict) -> int:
     )
     store = channel.open(probe_key=place.runners_probe)  # where a runner may try it
     key = verdicts.add(replace(place, store=store), verdict)
-    print(json.dumps({"state": state.value, "reason": verdict.reason, "verdict": key}))
+    said = {"state": state.value, "reason": verdict.reason, "verdict": key}
+    print(json.dumps(said | ({"worst": worst} if state is State.FAIL else {})))
     return state.exit_code
 
 

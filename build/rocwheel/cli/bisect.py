@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
+import math
 import shlex
-from collections.abc import Callable
 from functools import partial
 
 import click
@@ -18,7 +18,7 @@ from rocwheel.base.store import Headers
 from rocwheel.cli import command_line, known
 from rocwheel.cli.app import App
 from rocwheel.cli.nightly_options import LATEST, NightTarget, nightly, run_here, worker
-from rocwheel.cli.options import F, dry_run, option
+from rocwheel.cli.options import dry_run, option
 from rocwheel.cli.target import PersonOptions, StoreOptions, person_options, store_options
 from rocwheel.night import bisect as search
 from rocwheel.night import probes, standing
@@ -29,11 +29,7 @@ from rocwheel.release.ledger.nights import AS_JSON, PROBE, Nights
 AS_TEXT = Headers(content_type="text/markdown; charset=utf-8")
 SOON = 15.0  # seconds until a probe that another machine runs is looked for again
 needed = partial(option, required=True)
-
-
-def gated(name: str, values: known.Values, *, help: str) -> Callable[[F], F]:  # noqa: A002
-    """Return an option that chooses the gate."""
-    return option(name, metavar="NAME", type=known.OneOf(values), default="", help=help)
+gated = partial(option, metavar="NAME", default="")
 
 
 @nightly.command("bisect")
@@ -46,9 +42,9 @@ def gated(name: str, values: known.Values, *, help: str) -> Callable[[F], F]:  #
     default="",
     help="An earlier one it passed in; default: one that is found by going back.",
 )
-@gated("--family", known.families, help="GPU family; default: that of the gate that failed.")
-@gated("--suite", known.suites, help="Its suite; default: as the family.")
-@gated("--python", known.pythons, help="CPython; default: as the family.")
+@gated("--family", type=known.OneOf(known.families), help="Default: of the gate that failed.")
+@gated("--suite", type=known.OneOf(known.suites), help="Default: as the family.")
+@gated("--python", type=known.OneOf(known.pythons), help="Default: as the family.")
 @option("--set", "wheels", metavar="NAME", help="A set of ci/nightly.yaml; default: as the family.")
 @option(
     "--confirm",
@@ -58,6 +54,7 @@ def gated(name: str, values: known.Values, *, help: str) -> Callable[[F], F]:  #
 )
 @option("--suspect", metavar="COMMIT", help="A commit of JAX that is tried first, and its parent.")
 @option("--find-fix", "fix", is_flag=True, help="Find what made it good after the bad night.")
+@option("--gpu-hours", type=float, default=math.inf, help="How long GPUs may be held for it.")
 @option("--program", metavar="COMMAND", rare=True, help="How cells start rocwheel.")
 @store_options
 @person_options
@@ -76,6 +73,7 @@ def bisect(
     confirm: int,
     suspect: str,
     fix: bool,
+    gpu_hours: float,
     program: str,
     target: StoreOptions,
     person: PersonOptions,
@@ -140,8 +138,9 @@ def bisect(
         return command_line(app, shlex.join(probes.without(ask.words(side, manifest), "--runner")))
 
     finding = search.find(
-        asked, sets, told, ask, line=line, runner=app.runner, note=app.console.info, builds=builds
-    )
+        asked, sets, told, ask, line=line, runner=app.runner, note=app.console.info,
+        builds=builds, seconds=3600 * gpu_hours,
+    )  # fmt: skip
     app.emit(to_builtins(finding), "\n".join(finding.lines()))
     body = finding.to_bytes()
     key = where.nights.key(asked.bad, f"bisects/{files.sha256(body)[:16]}")

@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Final
 
 import click
+from msgspec import to_builtins
 
 import amdgpu_family_matrix as matrix
 from rocwheel.base import git
@@ -116,7 +117,12 @@ def plan(
 
 
 def _say_planned(app: App, made: NightPlan, state: str, *, explain: bool) -> None:
-    rows = list(planning.explain(made))
+    rows = [  # absent ones first, then those that run
+        (c.name, "absent", f"{c.absent} {c.excused}".strip())
+        if c.absent
+        else (c.name, f"kept ({c.kept})" if c.kept else "run", c.why)
+        for c in sorted(made.cells, key=lambda cell: (not cell.absent, bool(cell.kept)))
+    ]
     absent = [cell for cell in made.cells if cell.absent]
     runs, kept = sum(map(planning.is_to_run, made.cells)), sum(bool(c.kept) for c in made.cells)
     lines = list(columns(("cell", "what", "why"), rows)) if explain else []
@@ -251,7 +257,33 @@ def run(
         )
         return 0
     after, standings = run_here(app, where.nights, name, here, words=where.words, workers=workers)
-    return _say_ran(app, where, after, standings)
+    code = _say_ran(app, where, after, standings)
+    if where.channel.bisect_gpu_hours:
+        _bisect(app, where, after, here)
+    return code
+
+
+def _bisect(app: App, where: NightTarget, book: Book, here: cells.Worker) -> None:
+    """Bisect new failures of a night while its channel lets GPUs be held; make its page again."""
+    hours, night, run = where.channel.bisect_gpu_hours, book.plan.night, here.here.runner.run
+    asks = list(truth_of(app, where, book).new_failures(book))
+    for asked in asks:
+        found = truth_of(app, where, where.nights.book(night)).findings.values()
+        left = hours - sum(item.gpu_milliseconds for item in found) / 3_600_000
+        if left <= 0:
+            app.console.warn(f"{asked.test}: not bisected: all {hours} GPU hours are spent")
+            continue
+        words = [
+            f"--{'set' if name == 'wheels' else name}={value}"
+            for name, value in to_builtins(asked).items()
+            if value
+        ]
+        words += [f"--gpu-hours={left}", f"--program={shlex.join(here.here.program)}"]
+        argv = (*here.here.program, "nightly", "bisect", *words, *where.words)
+        run(Command(argv=argv), check=False, on_line=app.console.info)
+    for cell in (cell for cell in book.plan.cells if asks and cell.kind == "page"):
+        argv = cells.filled(cell, cell.argv, {}, here, night=night)
+        run(Command(argv=argv), check=False, on_line=app.console.detail)
 
 
 def _submit(app: App, where: NightTarget, book: Book, engine: slurm.SlurmScheduler) -> int:
@@ -270,7 +302,6 @@ def _submit(app: App, where: NightTarget, book: Book, engine: slurm.SlurmSchedul
 
 
 def _say_ran(app: App, where: NightTarget, book: Book, standings: dict[str, CellStanding]) -> int:
-    """Say what became of a night here; return 0 when everything passed or is excused."""
     bad = [item for item in standings.values() if not item.green]
     kept = sum(item.phase is Phase.KEPT for item in standings.values())
     passed = sum(item.passed for item in standings.values())

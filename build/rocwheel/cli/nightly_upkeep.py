@@ -41,23 +41,16 @@ from rocwheel.cli.target import (
 from rocwheel.night import page, slurm, standing, upkeep
 from rocwheel.night.standing import CellStanding
 from rocwheel.release import retention
-from rocwheel.release.ledger.nights import Book, CauseClass
+from rocwheel.release.ledger.nights import Book, CauseClass, HostMark
 
 
-class Age(click.types.StringParamType):
-    """How long ago, in seconds."""
-
-    name = "age"
-
-    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
-        del param, ctx
-        if isinstance(value, float):
-            return value
-        units = {"m": 60, "h": 3600, "d": 86400}
-        match = re.fullmatch(r"([0-9]+(?:\.[0-9]+)?)([mhd])", value)
-        if not match:
-            raise ConfigError(f"{value!r}: not an age", hint="write for example 90m, 36h or 2d")
-        return float(match[1]) * units[match[2]]
+def age(value: str) -> float:
+    """Return how long ago, in seconds."""
+    units = {"m": 60, "h": 3600, "d": 86400}
+    match = re.fullmatch(r"([0-9]+(?:\.[0-9]+)?)([mhd])", value)
+    if not match:
+        raise ConfigError(f"{value!r}: not an age", hint="write for example 90m, 36h or 2d")
+    return float(match[1]) * units[match[2]]
 
 
 @nightly.command("status")
@@ -111,7 +104,7 @@ def _lines(
 
 
 @nightly.command("check")
-@option("--max-age", metavar="AGE", type=Age(), default="36h", help="90m, 36h or 2d.")
+@option("--max-age", metavar="AGE", type=age, default="36h", help="90m, 36h or 2d.")
 @store_options
 @click.pass_obj
 def check(app: App, max_age: float, target: StoreOptions) -> int:
@@ -134,13 +127,12 @@ def check(app: App, max_age: float, target: StoreOptions) -> int:
         for line in problems[1:]:
             app.console.warn(line)
         lines = slurm.release_lines(slurm.held(waits), whole(app))
-        raise HostError(problems[0], hint="; ".join(lines) or _look(where, night))
+        shown = page.page_url(where.channel, where.store)
+        look = (
+            f"look: `nightly status {night}`, and {shown}" if night else "make one: `nightly plan`"
+        )
+        raise HostError(problems[0], hint="; ".join(lines) or look)
     return 0
-
-
-def _look(target: NightTarget, night: str) -> str:
-    where = page.page_url(target.channel, target.store)
-    return f"look: `nightly status {night}`, and {where}" if night else "make one: `nightly plan`"
 
 
 def _orders(function: Callable[..., None]) -> Callable[..., None]:
@@ -209,7 +201,10 @@ def stop(app: App, **asked: Any) -> None:
 def clear(app: App, host: str, target: StoreOptions, person: PersonOptions, dry_run: bool) -> None:
     """Give cells again to a host that was excluded because everything ended `infra` there."""
     where = NightTarget(app, target)
-    mark = upkeep.clearance(where.nights, host, person.who(app))
+    if host not in (held := where.nights.quarantined()):
+        hint = f"held back: {', '.join(sorted(held)) or 'no host'}"
+        raise ConfigError(f"{host}: is not held back", hint=hint)
+    mark = HostMark(host=host, quarantined=False, **upkeep.signed("clear", person.who(app)))
     said = f"{host}: gets cells again"
     if dry_run:
         return app.emit_plan([said])

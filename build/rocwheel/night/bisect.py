@@ -94,7 +94,7 @@ class Bisection(Value, frozen=True, kw_only=True):
     """What a bisect came to."""
 
     asked: BisectRequest
-    state: str  # found, range, unsteady, not reproduced
+    state: str  # found, range, unsteady, not reproduced, stopped
     about: str  # in a sentence
     input: str = ""
     commits: tuple[Commit, ...] = ()  # the culprit, or all that may be it
@@ -104,6 +104,7 @@ class Bisection(Value, frozen=True, kw_only=True):
     good: str = ""  # the line that shows the side that passes
     bad: str = ""
     log: str = ""  # of git bisect, for `git bisect replay`
+    gpu_milliseconds: int = 0  # that its gates held GPUs
     schema: Literal[2] = 2
 
     @property
@@ -111,7 +112,8 @@ class Bisection(Value, frozen=True, kw_only=True):
         """It in a line, for the page and messages of the night."""
         of = self.commits[0] if len(self.commits) == 1 else None
         who = f", {of.author}: {of.title}" if of else ""
-        return f"bisect of {self.asked.test}: {self.state}: {self.about}{who}"
+        held = duration(self.gpu_milliseconds / 1000)
+        return f"bisect of {self.asked.test}: {self.state}: {self.about}{who}; GPUs held for {held}"
 
     @property
     def issue(self) -> str:
@@ -253,13 +255,15 @@ def find(
     runner: Runner,
     note: Callable[[str], None],
     builds: Sequence[str] = (),
+    seconds: float = math.inf,
 ) -> Bisection:
     """Search; `nights` are the kept sets, the first good and the last bad.
 
-    `line` returns the command that tries the test against a set; `builds` are those of ROCm.
+    `line` returns the command that tries the test against a set; `builds` are those of ROCm,
+    and `seconds` is how long GPUs may be held.
     Raises what `ask` raises, and SourceError for a history that cannot be had.
     """
-    search = _Search(asked, ask, runner, note, builds, [*told])
+    search = _Search(asked, ask, runner, note, builds, [*told], seconds)
     try:
         about, fields = search.nights(nights)
     except _End as end:
@@ -275,6 +279,7 @@ def find(
         good=shown[0],
         bad=shown[1],
         log=search.log,
+        gpu_milliseconds=search.gpus,
         **fields,
     )
 
@@ -287,6 +292,8 @@ class _Search:
     note: Callable[[str], None]
     builds: Sequence[str]  # of ROCm, by date
     told: list[str]
+    seconds: float  # that GPUs may be held
+    gpus: int = 0  # milliseconds that they were
     state: str = "found"
     tried: dict[str, Tried] = field(default_factory=dict)
     failure: str = ""  # as the bad end failed
@@ -298,7 +305,11 @@ class _Search:
         """Return what probes say of a set. Raises _End for a test that does not repeat itself."""
         runs: list[Run] = []
         while len(runs) < times:
+            if self.gpus / 1000 > self.seconds:
+                held = duration(self.gpus / 1000)
+                raise _End("stopped", f"GPUs were held for {held}; `nightly bisect` goes on")
             run = self.ask(side, len(runs) + 1)
+            self.gpus += run.gpus
             if run.answer is ProbeAnswer.BAD:
                 self.failure = self.failure or run.why
                 if VARIABLE.sub("#", run.why) != VARIABLE.sub("#", self.failure):

@@ -74,10 +74,6 @@ BY_STATUS: Final = {  # of a command
     errors.PromotionError.exit_code: CauseClass.TESTS,
 }
 ROCM_OPTIONS: Final = frozenset({"--rocm", "--therock-path"})
-HINTS: Final = {
-    signal.SIGKILL: "killed; was memory short?",
-    signal.SIGTERM: "terminated from outside",
-}
 
 
 class Worker(Plain, frozen=True, kw_only=True):
@@ -464,8 +460,9 @@ def judge(code: int, document: dict[str, Any]) -> tuple[State, str]:
         if code == state.exit_code:
             return state, "" if state is State.PASS else reason
     if code < 0:
+        hints = {"SIGKILL": "killed; was memory short?", "SIGTERM": "terminated from outside"}
         name = signal.Signals(-code).name
-        return State.INFRA, f"ended by {name}: {HINTS.get(signal.Signals(-code), 'see the log')}"
+        return State.INFRA, f"ended by {name}: {hints.get(name, 'see the log')}"
     if code in MACHINE:
         return State.INFRA, reason
     if code == errors.InterruptError.exit_code:

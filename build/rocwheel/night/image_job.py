@@ -19,7 +19,7 @@ from rocwheel.base.errors import ConfigError, HostError, PromotionError, StoreEr
 from rocwheel.base.here import Here
 from rocwheel.base.host.cgroup import REQUEST
 from rocwheel.base.host.virtualenv import pip
-from rocwheel.base.process import Command, GuestPath, Runner, guest
+from rocwheel.base.process import Command, GuestPath, guest
 from rocwheel.base.values import Plain, replace
 from rocwheel.base.versions import PythonVersion
 from rocwheel.dist.build_request import Executor
@@ -171,7 +171,14 @@ def make(job: ImageJob, engine: ContainerEngine, here: Here) -> tuple[int, dict[
     made = runtime.make(plan, engine, here, network=options.build_network)
     spec = _inside(made.image, (), engine, here.cache / container.PLACE)
     with contents.entered(spec, runner=here.runner) as inside:
-        _refuse_missing(plan, inside)
+        loader = ("/bin/sh", "-c", "PATH=$PATH:/sbin:/usr/sbin ldconfig -p")
+        known_libraries = inside.capture(Command(argv=loader, timeout=60))
+    if lacks := closure.missing(plan.closure, known_libraries):
+        listed = ", ".join(f"{name} (for {who})" for name, who in lacks.items())
+        raise HostError(
+            f"{job.subject.reference}: neither ROCm nor the base brings {listed}",
+            hint="add the packages that do to the base in ci/images.yaml",
+        )
     here.console.info(f"   {size(made.image.size)}")
     made.refuse_heavy(job.subject.budget)
     document = {
@@ -269,17 +276,6 @@ def _inside(
         devices=container.devices(),
         purpose="trial",
     )
-
-
-def _refuse_missing(plan: ImagePlan, runner: Runner) -> None:
-    """Raise HostError with the libraries that are needed and missing in the image."""
-    asked = Command(argv=("/bin/sh", "-c", "PATH=$PATH:/sbin:/usr/sbin ldconfig -p"), timeout=60)
-    if lacks := closure.missing(plan.closure, runner.capture(asked)):
-        listed = ", ".join(f"{name} (for {who})" for name, who in lacks.items())
-        raise HostError(
-            f"{plan.subject.reference}: neither ROCm nor the base brings {listed}",
-            hint="add the packages that do to the base in ci/images.yaml",
-        )
 
 
 def _test(

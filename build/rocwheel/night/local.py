@@ -28,7 +28,7 @@ from rocwheel.release.ledger.nights import Book, Cell, Needs, Nights, Phase
 POLL: Final = 0.02
 LOOK: Final = 15.0  # seconds between looks for orders of people, while nothing ends
 NOTED: Final = 30.0  # seconds between two lines about what runs; a terminal shows each second
-STATES: Final = frozenset({state.exit_code for state in State})
+STATES: Final = {state.exit_code: state.value for state in State}
 LEAST_DISK: Final = 1 << 10  # MiB that stay free
 
 
@@ -167,8 +167,19 @@ class LocalScheduler:
         for cell in sorted(waiting, key=lambda cell: -self._paths[cell.name]):
             if len(self._running) >= self.workers:
                 return
-            if self._fits(cell.needs):
-                self._launch(cell)
+            if not self._fits(cell.needs):
+                continue
+            here = self.worker.here
+            words = ("nightly", "cell", self.night, cell.name, "--leash", "--engine=local")
+            own = (f"--program={shlex.join(here.program)}", *self.target)
+            process = here.runner.start(
+                Command(argv=(*here.program, *words, *own)),
+                output=self.output,
+                stdin=subprocess.PIPE,  # a leash: it closes when this process ends, however it ends
+                pass_fds=(self.lock,) if self.lock >= 0 else (),
+            )
+            self._running[cell.name] = _Running(process, cell, time.monotonic())
+            here.console.detail(f"   start {cell.name}")
 
     def _fits(self, needs: Needs) -> bool:
         """Return whether there is room for a cell; one larger than the machine runs alone."""
@@ -183,20 +194,6 @@ class LocalScheduler:
             and disk - sum(item.disk_mib for item in all_) > LEAST_DISK
         )
 
-    def _launch(self, cell: Cell) -> None:
-        argv = (
-            *self.worker.here.program, "nightly", "cell", self.night, cell.name, "--leash",
-            "--engine=local", f"--program={shlex.join(self.worker.here.program)}", *self.target,
-        )  # fmt: skip
-        process = self.worker.here.runner.start(
-            Command(argv=argv),
-            output=self.output,
-            stdin=subprocess.PIPE,  # a leash: it closes when this process ends, however it ends
-            pass_fds=(self.lock,) if self.lock >= 0 else (),
-        )
-        self._running[cell.name] = _Running(process, cell, time.monotonic())
-        self.worker.here.console.detail(f"   start {cell.name}")
-
     def _reap(self) -> bool:
         ended = [name for name, item in self._running.items() if item.process.poll() is not None]
         for name in ended:
@@ -207,7 +204,7 @@ class LocalScheduler:
             code = item.process.returncode
             if code and code not in STATES:  # it could not record its own end
                 self._bury_one(name, code)
-            how = "done" if code == 0 else f"exit status {code}"
+            how = "done" if code == 0 else STATES.get(code, f"exit status {code}")
             self.worker.here.console.info(f"   {name}: {how} after {took}")
         return bool(ended)
 

@@ -5,7 +5,7 @@ nights stored as with four hundred. What may be released and what blocks it is c
 """
 
 import json
-import xml.etree.ElementTree as ET
+import re
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from datetime import datetime
@@ -30,6 +30,7 @@ FEED: Final = "status/feed.atom"
 BADGE: Final = "status/badge.json"  # as https://shields.io/badges/endpoint-badge reads it
 COLOURS: Final = {"bad": "red", "warn": "yellow", "good": "brightgreen"}
 PUBLISHED: Final = 5  # times a page is made that another one overtakes
+NO_XML: Final = re.compile(r"[^\t\n\r -\uD7FF\uE000-\uFFFD\U00010000-\U0010FFFF]")
 TREND: Final = 14  # nights of a cell
 
 
@@ -161,27 +162,15 @@ def badge(facts: Truth | None) -> bytes:
 
 def feed(summaries: Sequence[NightSummary], *, title: str, page: str, where: str = "") -> bytes:
     """Render the feed (RFC 4287): an entry for each shown night that differs."""
-    root = ET.Element("feed", xmlns="http://www.w3.org/2005/Atom")
-    updated = summaries[-1].written if summaries else "1970-01-01T00:00:00Z"
-    _add(root, title=title, id=page, updated=updated)
-    ET.SubElement(root, "link", href=page)
-    ET.SubElement(ET.SubElement(root, "author"), "name").text = "rocwheel"
-    for number in range(len(summaries), 0, -1):
-        seen = tuple(summaries[max(0, number - truth.PAST) : number])
-        facts = Truth(summaries=seen, where=where)
-        if facts.loud or number == 1:
-            entry, night = ET.SubElement(root, "entry"), facts.night
-            _add(entry, title=f"{night.night}: {facts.headline}", id=f"{page}#{night.night}",
-                 updated=night.written, content=facts.markdown(page))  # fmt: skip
-            ET.SubElement(entry, "link", href=page)
-    data: bytes = ET.tostring(root, encoding="utf-8", xml_declaration=True)
-    return data
-
-
-def _add(parent: ET.Element, **texts: str) -> None:
-    for name, text_ in texts.items():
-        clean = "".join(c for c in text_ if c.isprintable() or c in "\n\t")  # XML refuses the rest
-        ET.SubElement(parent, name).text = clean
+    parts = [summaries[max(0, n - truth.PAST) : n] for n in range(len(summaries), 0, -1)]
+    nights = [Truth(summaries=tuple(part), where=where) for part in parts]
+    filled = template("night/assets/feed.xml", clean=lambda text: NO_XML.sub("", text)).render(
+        nights=[facts for facts in nights if facts.loud or facts is nights[-1]],
+        updated=summaries[-1].written if summaries else "1970-01-01T00:00:00Z",
+        title=title,
+        page=page,
+    )
+    return filled.encode()
 
 
 def page_url(channel: Channel, store: Store) -> str:
@@ -220,12 +209,11 @@ def publish(
     entries = feed(
         wanted, title=f"{name} nights", page=page_url(channel, store), where=channel.option
     )
-    shield = badge(Truth(summaries=tuple(wanted)) if wanted else None)
     try:
         for key, data, kind in (
             (PAGE, body, HTML),
             (FEED, entries, "application/atom+xml"),
-            (BADGE, shield, JSON),
+            (BADGE, badge(Truth(summaries=tuple(wanted)) if wanted else None), JSON),
         ):
             headers = Headers(content_type=kind, cache_control="public, max-age=60")
             previous = store.info(key)

@@ -476,15 +476,6 @@ def github_outputs(plan: NightPlan, family: str = "") -> dict[str, str]:
     return values
 
 
-def explain(plan: NightPlan) -> Iterator[tuple[str, str, str]]:
-    """Yield each cell, its action and the reason: first absent ones, then those that run."""
-    for cell in sorted(plan.cells, key=lambda cell: (not cell.absent, bool(cell.kept))):
-        if cell.absent:
-            yield cell.name, "absent", f"{cell.absent} {cell.excused}".strip()
-        else:
-            yield cell.name, f"kept ({cell.kept})" if cell.kept else "run", cell.why
-
-
 def github_matrix(plan: NightPlan, kind: str, family: str = "") -> dict[str, list[dict[str, str]]]:
     """Return the cells of a kind and family, or none. Raises ConfigError above GitHub's limit."""
     cells = [c for c in plan.cells if (c.kind, c.family) == (kind, family) and is_to_run(c)]

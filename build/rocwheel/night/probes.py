@@ -68,6 +68,7 @@ class Run(Plain, frozen=True, kw_only=True):
     probe: str = ""  # its plan
     manifest: str = ""
     took: int = 0  # milliseconds
+    gpus: int = 0  # milliseconds of GPUs
 
 
 class Probes(Plain, frozen=True, kw_only=True):
@@ -106,9 +107,11 @@ class Probes(Plain, frozen=True, kw_only=True):
             why="bisect",
         )
         tried = self._settled(name, gate)
-        took += tried.last.milliseconds if tried.last else 0
+        of_gate = tried.last.milliseconds if tried.last else 0
         answer, why = _answer(tried)
-        return Run(answer=answer, why=why, probe=name, manifest=manifest, took=took)
+        gpus = of_gate * gate.needs.gpus
+        took += of_gate
+        return Run(answer=answer, why=why, probe=name, manifest=manifest, took=took, gpus=gpus)
 
     def words(self, side: Side, manifest: str) -> tuple[str, ...]:
         """Return the words of a gate of the one test against a set."""
@@ -166,7 +169,6 @@ class Probes(Plain, frozen=True, kw_only=True):
 
 
 def _answer(tried: CellStanding) -> tuple[ProbeAnswer, str]:
-    """Return what a gate of one test says of its set, and why."""
     last = tried.last
     worst = last.worst if last else None
     if worst and worst.outcome in FAILED:
@@ -179,10 +181,8 @@ def _answer(tried: CellStanding) -> tuple[ProbeAnswer, str]:
         return ProbeAnswer.ABSENT, worst.outcome.value if worst else tried.reason
     if last and 0 < last.exit_code < FIRST_EXIT_CODE:  # such as a set that is withdrawn
         return ProbeAnswer.NO_SET, last.reason
-    return (
-        ProbeAnswer.BAD,
-        f"{tried.word}: {tried.reason}",
-    )  # its wheels cannot be installed, or import
+    # its wheels cannot be installed, or imported
+    return ProbeAnswer.BAD, f"{tried.word}: {tried.reason}"
 
 
 def without(argv: Sequence[str], *names: str) -> tuple[str, ...]:

@@ -6,7 +6,6 @@ so that a later night can be compared with it: with the newest that was over whe
 """
 
 import enum
-import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
@@ -23,10 +22,10 @@ from rocwheel.base.store import Store
 from rocwheel.base.values import Plain, Value, replace
 from rocwheel.base.versions import WheelKind, moment, timestamp
 from rocwheel.night import standing
-from rocwheel.night.bisect import Bisection
+from rocwheel.night.bisect import Bisection, BisectRequest
+from rocwheel.night.probes import VARIABLE
 from rocwheel.night.standing import CellStanding
 from rocwheel.records.install import Install
-from rocwheel.records.places import Place
 from rocwheel.records.verdict import SILENT, State
 from rocwheel.release import status
 from rocwheel.release.index.channels import Channel
@@ -88,12 +87,6 @@ class CellSummary(Value, frozen=True, kw_only=True):
         if self.state is None or self.phase in UNDER_WAY or self.state is State.NOT_RUN:
             return "idle"
         return "good" if self.state is State.PASS else "warn"
-
-    @property
-    def pull(self) -> str:
-        """The command that pulls exactly its image, and none pushed later."""
-        name, _, digest = self.image.partition("@")
-        return f"docker pull {name.rpartition(':')[0]}@{digest}"
 
     @property
     def identity(self) -> tuple[str, ...]:
@@ -300,13 +293,6 @@ class Cause:
         return f"nightly retry {night} {first.name} --reason=WHY"
 
 
-def _signature(cell: CellSummary) -> str:
-    text = cell.reason
-    for own in (cell.family, cell.python, cell.suite, cell.wheels, cell.host):
-        text = text.replace(own, "*") if own else text
-    return f"{cell.word} {re.sub(r'0x[0-9a-f]+|[0-9a-f]{8,}|[0-9]+', '#', text)}"
-
-
 class Truth(Plain, frozen=True, kw_only=True, dict=True):
     """A night with those before it: the value that pages and commands print."""
 
@@ -362,6 +348,18 @@ class Truth(Plain, frozen=True, kw_only=True, dict=True):
         )
         return sorted(made, key=lambda item: list(CellChange).index(item.change))
 
+    def new_failures(self, book: Book) -> Iterator[BisectRequest]:
+        """Yield what to bisect: the worst test of each gate that passed in the night before."""
+        for cell in (item.cell for item in self.changes if item.change is CellChange.NEW):
+            gates = [c.name for c in self.night.cells if c.identity == cell.identity]
+            tries = (item.ended for name in gates for item in book.attempts.get(name, ()))
+            worst = next((end.worst for end in tries if end and end.worst and end.cause), None)
+            if self.before and worst and cell.cause is CauseClass.TESTS:
+                ends: dict[str, Any] = {"good": self.before.night, "bad": self.night.night}
+                names = ("family", "suite", "python", "wheels")
+                ends |= {name: getattr(cell, name) for name in names}
+                yield BisectRequest(test=worst.test, **ends)
+
     @property
     def loud(self) -> list[Changed]:
         """Changes that people should know."""
@@ -403,7 +401,11 @@ class Truth(Plain, frozen=True, kw_only=True, dict=True):
             if root:
                 root.held += 1
                 continue
-            cause = made.setdefault(_signature(cell), Cause(first=cell))
+            text = cell.reason  # without what differs from cell to cell
+            for own in (cell.family, cell.python, cell.suite, cell.wheels, cell.host):
+                text = text.replace(own, "*") if own else text
+            signature = f"{cell.word} {VARIABLE.sub('#', text)}"
+            cause = made.setdefault(signature, Cause(first=cell))
             cause.cells.append(cell)
             by_name[cell.name] = cause
 
@@ -435,16 +437,6 @@ class Truth(Plain, frozen=True, kw_only=True, dict=True):
         parts = (self.night.verdict, self.night.impact, f"new: {new}" if new else "")
         return " · ".join(filter(None, parts))
 
-    @property
-    def green(self) -> dict[str, str]:
-        """The sets that users of a family have since this night, by family."""
-        old = {item.family: item.green for item in self.before.families} if self.before else {}
-        return {
-            f.family: f.green
-            for f in self.night.families
-            if f.green and old.get(f.family) != f.green
-        }
-
     def document(self, page: str) -> dict[str, Any]:
         """Return it for a program."""
         night = self.night
@@ -469,7 +461,6 @@ class Truth(Plain, frozen=True, kw_only=True, dict=True):
                  "bisects": [text for text, _ in self.found(c)]}
                 for c in self.causes
             ],
-            "green": self.green,
             "blocked": {item.family: item.blocked for item in night.families if item.blocked},
         }  # fmt: skip
 
@@ -489,7 +480,6 @@ class Truth(Plain, frozen=True, kw_only=True, dict=True):
         lines += [f"- `{i.cell.name}`: {i.change.value}, since {i.since}" for i in loud[:LISTED]]
         if len(loud) > LISTED:
             lines.append(f"- and {len(loud) - LISTED} more")
-        lines += [f"- {name}: users have `{new[:12]}`" for name, new in sorted(self.green.items())]
         if not lines[-1]:
             said = "The first night: there is nothing to compare it with."
             lines.append(f"Nothing changed since {before.night}." if before else said)
@@ -634,13 +624,15 @@ def _family(family: Family, channel: Channel, store: Store, now: datetime) -> Fa
                     sizes = {kind.value: 0 for kind in WheelKind}
                     for wheel in manifest.built:
                         sizes[wheel.kind] = max(sizes[wheel.kind], wheel.size)
+                    shared = log.read(release).of(ALL).sets.get(row.set_id)
+                    is_listed = shared and shared.standing is Standing.LISTED
                     newest = FamilySummary(
                         family=family.name,
                         green=row.set_id,
                         green_since=row.released,
                         install=Install.of(
                             manifest,
-                            _index(release, row.set_id),
+                            (release.of(ALL) if is_listed else release).url,
                             targets=family.targets if manifest.families else (),
                         ),
                         sizes=sizes,
@@ -648,12 +640,6 @@ def _family(family: Family, channel: Channel, store: Store, now: datetime) -> Fa
             elif row.blocked_by and not blocked:
                 blocked, blocked_set = row.blocked_by, row.set_id
     return replace(newest, blocked=blocked, blocked_set=blocked_set)
-
-
-def _index(release: Place, set_id: str) -> str:
-    """Return the URL for a family's users: that of `all` where it lists the set, else their own."""
-    known = log.read(release).of(ALL).sets.get(set_id)
-    return (release.of(ALL) if known and known.standing is Standing.LISTED else release).url
 
 
 def newest(nights: Nights, warn: Callable[[str], None]) -> NightSummary | None:

@@ -21,7 +21,6 @@ from rocwheel.release.ledger.nights import (
     Book,
     CauseClass,
     Ended,
-    HostMark,
     Nights,
     Order,
     Phase,
@@ -45,19 +44,10 @@ def order(book: Book, action: str, cell: str, who: Who) -> Order:
             hint=f"to repeat all of it: `nightly plan --from {night} --night NAME`",
         )
     seen = len(book.attempts.get(cell, ()))
-    return Order(action=action, cell=cell, seen=seen, **_signed(action, who))
+    return Order(action=action, cell=cell, seen=seen, **signed(action, who))
 
 
-def clearance(nights: Nights, host: str, who: Who) -> HostMark:
-    """Make the record that a host gets cells again. Raises ConfigError."""
-    known = nights.quarantined()
-    if host not in known:
-        hint = f"held back: {', '.join(sorted(known)) or 'no host'}"
-        raise ConfigError(f"{host}: is not held back", hint=hint)
-    return HostMark(host=host, quarantined=False, **_signed("clear", who))
-
-
-def _signed(action: str, who: Who) -> dict[str, Any]:
+def signed(action: str, who: Who) -> dict[str, Any]:
     """Return person, reason and time. Raises ConfigError without a reason."""
     if not who.reason.strip():
         raise ConfigError(

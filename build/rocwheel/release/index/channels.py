@@ -78,6 +78,7 @@ class Channel:
     store: str
     prefixes: Mapping[int, Prefixes]
     one_build: bool = False  # its nights build one set for all families, where they may
+    bisect_gpu_hours: int = 0  # that a night may spend on bisects of its new failures
     must: tuple[str, ...] = ()  # families that list a set before `all` does; none: all of the set's
     options: Options = field(default_factory=Options)
     public_url: str = ""
@@ -235,6 +236,7 @@ class _Entry(Value, frozen=True, kw_only=True):
     store: StoreUrl
     prefixes: Mapping[FromOne, Prefixes]
     one_build: bool = False
+    bisect_gpu_hours: Annotated[int, msgspec.Meta(ge=0)] = 0
     must: tuple[str, ...] = ()
     region: str = ""
     endpoint: Url = ""
@@ -271,6 +273,7 @@ class _Entry(Value, frozen=True, kw_only=True):
             store=self.store.rstrip("/"),
             prefixes=self.prefixes,
             one_build=self.one_build,
+            bisect_gpu_hours=self.bisect_gpu_hours,
             must=tuple(sorted(self.must)),
             options=Options(region=self.region, endpoint=self.endpoint.rstrip("/")),
             public_url=self.public_url.rstrip("/"),
