@@ -48,7 +48,7 @@ def world(folder: Path) -> dict[str, str]:
     """Make what command lines refer to; return the words that stand for it."""
     for name in ("empty", "store", "unlisted", "wheelhouse"):
         (folder / name).mkdir()
-    (folder / "store" / "v2").mkdir()
+    (folder / "store" / "v2" / "_rocwheel" / "log").mkdir(parents=True)  # as each index has
     (folder / "file").write_text("text\n")
     (folder / "garbage.whl").write_text("no zip\n")
     (folder / TARBALL).write_text("<html>not found</html>")

@@ -47,14 +47,15 @@ VERY_BUILD = "dist_wheels"
 
 
 def _store(app: App, purpose: Purpose, build: BuildOptions, target: StoreOptions) -> Store | None:
+    chosen = families.chosen(build.families, build.own_families) if build.families else ()
     if not (target.channel or target.store):
         return None
     channel = target.open(app)
     if purpose is not Purpose.GATE:
         return channel.open()
-    if not build.families:
+    if not chosen:
         raise known.lacking("--family, whose verdicts are stored there", known.families)
-    first, *_ = families.chosen(build.families, build.own_families)
+    first, *_ = chosen
     staging, _ = channel.pairs(channel.open(), first.name)[0]
     return channel.open(probe_key=staging.runners_probe)
 

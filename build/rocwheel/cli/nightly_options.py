@@ -17,7 +17,7 @@ from rocwheel.base.values import replace
 from rocwheel.cli import known
 from rocwheel.cli.app import App
 from rocwheel.cli.options import given_words, group
-from rocwheel.cli.target import StoreOptions, judging
+from rocwheel.cli.target import StoreOptions, judging, must_hold
 from rocwheel.gate.machine import accelerators
 from rocwheel.night import cell as cells
 from rocwheel.night import local, truth
@@ -42,6 +42,7 @@ class NightTarget:
         """Raise UsageError or ConfigError for options that cannot be right."""
         self.channel = options.open(app)
         self.store = self.channel.open(probe_key=night_files.PROBE)
+        must_hold(self.channel, self.store, may_be_new=True)
         self.nights = Nights(self.store)
         self.words = given_words(app, ("channel", "store", "channels_file"))
 

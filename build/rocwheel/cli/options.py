@@ -309,8 +309,11 @@ MEANT: Final = {
     "help": "did you mean --help?",
     "install": _INSTALL,
     "pip": _INSTALL,
+    "publish": "did you mean promote?",
     "test": "did you mean gate?",
     "test_docker": "did you mean image runtime --test?",
+    "upload": "did you mean stage?",
+    "version": "did you mean --version?",
 }
 
 

@@ -232,7 +232,9 @@ class Target:
         self.families = tuple(map(self._named, self.names)) if is_one else ()
         self.view = names[0] if len(names) == 1 else ALL
         self.store = self.channel.open()
-        if not makes_store:
+        if makes_store:
+            must_hold(self.channel, self.store, may_be_new=True)
+        else:
             must_exist(self.channel, self.store)
 
     def _named(self, name: str) -> matrix.Family:
@@ -322,16 +324,23 @@ def must_exist(channel: Channel, store: Store) -> None:
         must_hold(channel, store)
 
 
-def must_hold(channel: Channel, store: Store) -> None:
-    """Refuse a store with neither an index nor a night, as below an index. Raises StoreError."""
-    indexes = {name for each in channel.prefixes.values() for name in (each.staging, each.release)}
-    for name in (*indexes, OURS):
+def must_hold(channel: Channel, store: Store, *, may_be_new: bool = False) -> None:
+    """Refuse a store with neither an index nor a night; a new one only where it is an index.
+
+    Raises StoreError.
+    """
+
+    def holds(name: str) -> bool:
         if isinstance(store, FileStore):
-            if (store.root / name).exists():
-                return
-        elif next(store.keys(f"{name}/"), None):
-            return
+            return (store.root / name).exists()
+        return any(store.keys(f"{name}/"))
+
+    indexes = {name for each in channel.prefixes.values() for name in (each.staging, each.release)}
     above, _, last = store.url.rstrip("/").rpartition("/")
+    if may_be_new and not (last in indexes and holds(OURS)):
+        return
+    if any(map(holds, (*indexes, f"{OURS}/nights"))):  # an index has a folder of ours, too
+        return
     hint = f"--store is the folder above it: {above}" if last in indexes else MAKES_STORE
     raise StoreError(f"{store.url}: holds neither wheels nor nights", hint=hint)
 
