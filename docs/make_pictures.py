@@ -49,7 +49,13 @@ def pages(folder: Path) -> dict[str, Path]:
     found = rich(passing=500, output="hipErrorIllegalAddress: an illegal memory access")
     gate.write_bytes(gate_page.render(found, FOUND, {"rocThrust": "header-only"}))
     night.write_bytes(
-        night_page.render(red_morning(), now=MORNING, title="nightly wheels", root="../")
+        night_page.render(
+            red_morning(),
+            now=MORNING,
+            title="nightly wheels",
+            root="../",
+            where="--channel nightly",
+        )
     )
     index = store / "v2" / FAMILY.name / "jax-rocm7-plugin" / "index.html"
     index.write_text(index.read_text().replace(store.as_uri(), "https://example.com/wheels"))

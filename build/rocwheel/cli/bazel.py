@@ -101,7 +101,7 @@ class Minutes(click.types.StringParamType):
     metavar="TIME",
     type=Minutes(),
     default=0,
-    help="Leave the container, with its warm Bazel server, for the next turn, until it was idle "
+    help="Keep the container and its Bazel server for the next turn; end them when they were idle "
     "for so long: 30m, 2h.",
 )
 @build_of(*COMMON, allow_dirty=True)

@@ -42,10 +42,10 @@ gated = partial(option, metavar="NAME", default="")
     default="",
     help="An earlier one it passed in; default: one that is found by going back.",
 )
-@gated("--family", type=known.OneOf(known.families), help="Default: of the gate that failed.")
-@gated("--suite", type=known.OneOf(known.suites), help="Default: as the family.")
-@gated("--python", type=known.OneOf(known.pythons), help="Default: as the family.")
-@option("--set", "wheels", metavar="NAME", help="A set of ci/nightly.yaml; default: as the family.")
+@gated("--family", type=known.OneOf(known.families), help="Default: that of the gate that failed.")
+@gated("--suite", type=known.OneOf(known.suites), help="Default: that gate's.")
+@gated("--python", type=known.OneOf(known.pythons), help="Default: that gate's.")
+@option("--set", "wheels", metavar="NAME", help="A set of ci/nightly.yaml; default: that gate's.")
 @option(
     "--confirm",
     type=click.IntRange(min=1),
@@ -53,7 +53,7 @@ gated = partial(option, metavar="NAME", default="")
     help="How often both ends and the final pair are tried.",
 )
 @option("--suspect", metavar="COMMIT", help="A commit of JAX that is tried first, and its parent.")
-@option("--find-fix", "fix", is_flag=True, help="Find what made it good after the bad night.")
+@option("--find-fix", "fix", is_flag=True, help="Find what repaired it after the bad night.")
 @option("--gpu-hours", type=float, default=math.inf, help="How long GPUs may be held for it.")
 @option("--program", metavar="COMMAND", rare=True, help="How cells start rocwheel.")
 @store_options

@@ -66,9 +66,9 @@ def demo(
     builds the wheels for the CPythons it finds, releases them into a folder, and installs them from
     there by hash.
 
-    With --families one set is built for several GPU families; each gates it, and gets it if it
-    passes. With --executor the demo makes an image if the engine has none of this checkout, and
-    ends with the wheels.
+    With --families one set is built for several GPU families. Each gates it, and releases it if
+    it passes. With --executor the demo makes a builder image if the engine has none of this
+    checkout, and ends with the wheels.
     """
     from rocwheel.tools import demo as job
     from rocwheel.tools import housekeeping

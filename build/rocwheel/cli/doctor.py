@@ -206,7 +206,7 @@ def list_kept(app: App, folder: Path) -> None:
 def clean(
     app: App, folder: Path, older_than: float | None, to_size: int | None, dry_run: bool
 ) -> None:
-    """Remove what was not used for long, or down to a size; things in use stay."""
+    """Remove what was unused for long, or until a size is left; what is in use stays."""
     if older_than is None and to_size is None:
         raise click.UsageError("give --older-than DAYS or --to-size SIZE")
     older = None if older_than is None else older_than * housekeeping.DAY
@@ -236,7 +236,7 @@ def check_install(app: App, python: str, no_run: bool) -> int:
     """Check whether the ROCm JAX wheels of a Python work on this machine.
 
     Looks at driver and device files, versions, the ROCm that the loader finds, the backend that
-    JAX starts, and one kernel. One bad line makes the exit status 8. The file
+    JAX starts, and one kernel. The exit status is 8 if a line is bad. The file
     `rocwheel/check_install.py` also runs alone.
     """
     program = _python(python, app.environ.get("PATH", ""))

@@ -40,9 +40,9 @@ from rocwheel.tools import housekeeping
 def gate(app: App, asked: GateCommandOptions, signer: str, dry_run: bool) -> int:
     """Run a suite on this machine's GPUs against staged wheels; store a verdict.
 
-    The wheels are installed by SHA-256 into a fresh environment. The exit status is 0 for a pass
-    and otherwise 21 to 31, one for each state, of the first suite that is no pass; a verdict is
-    stored in any case.
+    The wheels are installed by SHA-256 into a fresh environment. The exit status is 0 for a pass,
+    else 21 to 31 by the state of the first suite that did not pass. A verdict is stored in any
+    case.
     """
     choice = Choice.NAMED if asked.tests or asked.failed_of else Choice.ALL
     key, requests = key_of(app, signer), gate_run.requests_of(app, asked, choice)

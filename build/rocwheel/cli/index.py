@@ -113,7 +113,7 @@ def check(
     "--skip-entry",
     metavar="N|KEY",
     multiple=True,
-    help="Give up a lost or damaged entry of the log, for ever; needs --reason.",
+    help="Give up a lost or damaged entry of the log, forever; needs --reason.",
 )
 @person_options
 @dry_run

@@ -190,7 +190,7 @@ def _plan(
 
 @nightly.command("run")
 @latest_argument
-@option("--engine", type=click.Choice(SCHEDULERS), default=SCHEDULERS[0], help="Where.")
+@option("--engine", type=click.Choice(SCHEDULERS), default=SCHEDULERS[0], help="Where cells run.")
 @option(
     "--workers",
     type=COUNT,
@@ -221,8 +221,8 @@ def run(
     """Run a planned night until nothing more can be done; run again, it continues.
 
     On this machine, Ctrl-C starts nothing new and waits for running cells; a second one stops them.
-    On Slurm it submits the cells that are ready, and a small job that does so again when one of
-    them ends. Then it returns: log out, the night goes on.
+    On Slurm it submits the cells that are ready, with a small job that does the same when one of
+    them ends. Then it returns, and the night goes on without you.
     """
     where = NightTarget(app, target)
     book = where.nights.book(where.night(night))
@@ -339,7 +339,12 @@ def _nothing_built(app: App, book: Book, standings: dict[str, CellStanding]) -> 
 @nightly.command("cell")
 @night_argument
 @click.argument("name", metavar="CELL", type=known.OneOf(known.cells))
-@option("--engine", type=click.Choice(SCHEDULERS), default=SCHEDULERS[0], help="Who runs it.")
+@option(
+    "--engine",
+    type=click.Choice(SCHEDULERS),
+    default=SCHEDULERS[0],
+    help="The engine that runs it.",
+)
 @option("--job", metavar="ID", help="The engine's own name for this attempt.")
 @option("--leash", is_flag=True, help="Stop when standard input closes.")
 @option("--program", metavar="COMMAND", help="How the cell's command is started.")

@@ -110,9 +110,9 @@ def _lines(
 def check(app: App, max_age: float, target: StoreOptions) -> int:
     """Fail when something is wrong with the newest night beyond a failing cell.
 
-    It fails where there is no night or a part of it is absent; where it is too old, was stopped,
-    never ran or stands still for 2 minutes (on Slurm 15); where it built nothing, left no summary,
-    or Slurm holds a job.
+    It fails if there is no night, or a part of it is absent. It fails if the night is too old,
+    was stopped, never ran, or stood still for 2 minutes (15 on Slurm). It fails if the night built
+    nothing or left no summary, or if Slurm holds a job.
     """
     where = NightTarget(app, target)
     names = where.nights.names()
@@ -188,7 +188,7 @@ def drop(app: App, **asked: Any) -> None:
 @nightly.command("stop")
 @_orders
 def stop(app: App, **asked: Any) -> None:
-    """Start no further cell of a night; running ones go on to their end. Needs --reason."""
+    """Start no further cell of a night; running ones finish. Needs --reason."""
     _order(app, "stop", cell="", **asked)
 
 

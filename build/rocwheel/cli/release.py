@@ -98,7 +98,7 @@ def _approvals(app: App, approve: tuple[str, ...], person: PersonOptions) -> tup
     "--approve",
     metavar="SUITE:CPYTHON[=RAN]",
     multiple=True,
-    help="Release although it is flaky, or a first set of which RAN passed; needs --reason.",
+    help="Release a flaky cell, or a first set of which RAN tests passed; needs --reason.",
 )
 @option("--night", metavar="NAME", rare=True, help="The night whose index lists the set, too.")
 @person_options

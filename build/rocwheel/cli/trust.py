@@ -223,7 +223,7 @@ def stale(
 def renew_heads(
     app: App, target: TargetOptions, person: PersonOptions, signer: str, dry_run: bool
 ) -> None:
-    """Sign a new head statement: with which entry the log of a release ends.
+    """Sign a new head statement, which names the last entry of a release's log.
 
     `promote` and the other commands that take --signer do so too; a nightly does it each day.
     """

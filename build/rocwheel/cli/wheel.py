@@ -205,7 +205,8 @@ def retag(
 ) -> None:
     """Give wheels other tags.
 
-    Everything but WHEEL and RECORD is copied in compressed form. A wheelhouse becomes a wheelhouse.
+    Everything but WHEEL and RECORD is copied in compressed form. Of a wheelhouse it
+    makes another one.
     """
     from rocwheel.wheel import rename
 
@@ -238,8 +239,8 @@ def reversion(
 ) -> None:
     """Give wheels of a set another version; all or none.
 
-    The pins of the wheels on each other follow; everything else is copied in compressed form. A
-    wheelhouse becomes a wheelhouse, whose manifest names the parent and proves the same content.
+    The pins of the wheels on each other follow; everything else is copied in compressed form. Of a
+    wheelhouse it makes another one, whose manifest names its parent and proves the same content.
     """
     from rocwheel.wheel import rename
 
@@ -290,7 +291,7 @@ def repair(app: App, wheels: list[Path], folder: Path, policy: Path | None, dry_
 @option("--exit-code", is_flag=True, help=f"End with status {DIFFERENT} when they differ.")
 @click.pass_obj
 def diff(app: App, wheels: list[Path], exit_code: bool) -> int:
-    """Show how two wheels differ, down to needs and GPU code of shared objects.
+    """Show how two wheels differ, down to the GPU code of shared objects.
 
     Prints nothing for two builds of one input.
     """
