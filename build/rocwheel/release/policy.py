@@ -28,6 +28,7 @@ from rocwheel.release.ledger.verdicts import NOTHING, Coverage, FoundVerdict
 from rocwheel.release.trust.policy import SKEW
 from rocwheel.release.trust.statements import Approval
 
+ASKED_AGAIN: Final = "smoke"  # of a derived set, whatever its parent passed
 WAITS: Final = "no approver's key has signed that it may be released"
 
 
@@ -46,6 +47,7 @@ class SuiteCell(Plain, frozen=True, kw_only=True):
     notes: tuple[str, ...] = ()  # what does not count, and is shown
     excused: bool = False  # by the family's bypass
     approval: str = ""  # how `--approve` names it, where a person's word lets it through
+    parent: str = ""  # the set that passed it, where this one was derived from that
 
     @property
     def name(self) -> str:
@@ -93,11 +95,13 @@ def decide(
     lost: Mapping[tuple[str, str], tuple[str, ...]] | None = None,
     before: Coverage = NOTHING,
     signed: bool = False,
+    parent: Decision | None = None,
 ) -> Decision:
     """Evaluate the policy at the time `now`: no verdict is later, and bypasses expire.
 
     `before` is what ran of the last released set, `lost` are its tests that this one has not, by
-    suite and CPython. With `signed` a bypass needs an approval, too.
+    suite and CPython. With `signed` a bypass needs an approval, too. `parent` is what is known of
+    the set that this one was derived from: of what passed there, `smoke` alone is asked again.
     """
     by_cell: dict[tuple[str, str], list[FoundVerdict]] = {}
     for verdict in sorted(verdicts, key=lambda item: item.key):
@@ -119,6 +123,8 @@ def decide(
             )
             cell = _judge(case, by_cell.get((suite, python), ()), level)
             cell = _without(cell, (lost or {}).get((suite, python), ()), case)
+            if suite != ASKED_AGAIN and (suite, python) not in by_cell:
+                cell = _inherited(cell, manifest, parent)
             words = [item for item in approvals if (item.suite, item.python) == (suite, python)]
             against = {text for text in cell.verdicts if not text.endswith(" pass")}
             word = next((w for w in words if not w.signed or against <= {*w.verdicts}), None)
@@ -251,6 +257,17 @@ def _without(cell: SuiteCell, lost: tuple[str, ...], case: _Case) -> SuiteCell:
         return cell
     why = f"{said}; may_lose is {allowed}"
     return replace(cell, state=State.TOO_FEW_RAN, is_blocking=True, why=why)
+
+
+def _inherited(cell: SuiteCell, manifest: Manifest, parent: Decision | None) -> SuiteCell:
+    """Return what the set passed that this one was derived from; the cell where it did not."""
+    of = manifest.parent.manifest if manifest.parent else ""
+    for item in parent.cells if parent and of else ():
+        if (item.name, item.state) == (cell.name, State.PASS):
+            of = item.parent or of
+            notes = (*item.notes, f"passed by {of[:12]}, which this set was derived from")
+            return replace(item, level=cell.level, is_blocking=False, parent=of, notes=notes)
+    return cell
 
 
 def _severity(failure: tuple[str, State, str]) -> tuple[bool, int, str]:

@@ -9,23 +9,24 @@ the pruner may delete.
 from __future__ import annotations
 
 import re
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from datetime import datetime
+from functools import partial
 from pathlib import Path
 from typing import Any, Final
 
 from amdgpu_family_matrix import Family
 from rocwheel.base import files
-from rocwheel.base.errors import ConfigError, named
+from rocwheel.base.errors import ConfigError, WheelError, named
 from rocwheel.base.store import ObjectInfo, glance
 from rocwheel.base.values import Plain, replace
 from rocwheel.records.entry import Entry
 from rocwheel.records.manifest import BUILD_RECORD, BuildRecord, Manifest
 from rocwheel.records.places import Place
 from rocwheel.records.verdict import PASSED, State
-from rocwheel.release import operations, policy
+from rocwheel.release import operations, policy, wheelset
 from rocwheel.release.index.channels import Channel
-from rocwheel.release.ledger import verdicts
+from rocwheel.release.ledger import manifests, verdicts
 from rocwheel.release.ledger.state import Action
 from rocwheel.release.ledger.verdicts import Coverage, FoundVerdict
 from rocwheel.release.operations import Who
@@ -56,6 +57,7 @@ class Evidence(Plain, frozen=True, kw_only=True):
     void: frozenset[str] = frozenset()  # of revoked keys: they block nothing either
     approvals: Mapping[Approval, bytes] = {}  # signed by approvers
     doubts: Sequence[str] = ()  # why other approvals do not count
+    parents: tuple[str, ...] = ()  # sets that this one was derived from, whose statements count
 
 
 def state_build(wheelhouse: Path, signer: Signer, *, again: Manifest | None = None) -> Path:
@@ -119,12 +121,18 @@ def keyed(place: Place, manifest: str, data: bytes, kind: str) -> dict[str, byte
 
 
 def gather(
-    place: Place, manifest: Manifest, results: Sequence[FoundVerdict], case: Case
+    place: Place,
+    manifest: Manifest,
+    results: Sequence[FoundVerdict],
+    case: Case,
+    *,
+    is_derived: bool = False,
 ) -> Evidence:
     """Judge all statements about a set; `results` are its stored verdicts.
 
-    Raises TrustError where something is missing: a provenance that is needed, a number of a
-    runner's key. Statements of keys that may not have made them do not count, and are noted.
+    Of a derived set the provenance is its parent's. Raises TrustError where something is missing:
+    a provenance that is needed, a number of a runner's key. Statements of keys that may not have
+    made them do not count, and are noted.
     """
     if not case.required:
         return Evidence()
@@ -135,7 +143,7 @@ def gather(
         role: [link.about for link in made if link.role == role.value and not link.is_good]
         for role in KeyRole
     }
-    if KeyRole.BUILDER in case.required and not good[KeyRole.BUILDER]:
+    if KeyRole.BUILDER in case.required and not (good[KeyRole.BUILDER] or is_derived):
         what = f"{place.location}: {manifest.sha256[:12]} has no provenance"
         first, *more = (*notes[KeyRole.BUILDER], what)
         hint = "`trust sign` the wheelhouse with a builder's key, and `stage` it again"
@@ -160,7 +168,10 @@ def gather(
 def check_built(place: Place, manifest: Manifest, case: Case) -> None:
     """Raise TrustError for a set without the builder's signature that it needs."""
     if KeyRole.BUILDER in case.required:
-        gather(place, manifest, (), case)
+        origin = manifests.find(place, manifest.parent.manifest) if manifest.parent else None
+        if origin:
+            wheelset.check_derived(place, manifest, origin)
+        gather(place, origin or manifest, (), case)
 
 
 def unsigned(
@@ -271,15 +282,26 @@ def judge(
     `before` is what ran of the last released set. Raises TrustError where a link is broken.
     """
     case = channel.case(staging.family, now)
-    evidence = gather(staging, manifest, results, case)
     if approvals and channel.requires(KeyRole.APPROVER):
         what = f"--approve: {channel.option} takes the signed word of an approver alone"
         raise TrustError(what, hint="`trust approve` signs it")
+    parent, theirs, doubt = None, Evidence(), ""
+    if manifest.parent and channel.derived == policy.ASKED_AGAIN:
+        look = partial(judge, staging, family=family, channel=channel, before=before, now=now)
+        parent, theirs, doubt = _of_parent(staging, manifest, look)
+    try:
+        evidence = gather(staging, manifest, results, case, is_derived=parent is not None)
+    except TrustError as exc:
+        raise TrustError(f"{exc}; {doubt}" if doubt else str(exc), hint=exc.hint) from exc
+    if manifest.parent and parent:
+        parents = (manifest.parent.manifest, *theirs.parents)
+        evidence = replace(evidence, lines={**theirs.lines, **evidence.lines}, parents=parents)
     counted, notes = believed(results, evidence, channel)
     lost = verdicts.lost(counted, before)
     decision = policy.decide(
         manifest, family, channel, counted, now=now, lost=lost, before=before,
         approvals=(*approvals, *evidence.approvals), signed=channel.requires(KeyRole.APPROVER),
+        parent=parent,
     )  # fmt: skip
     words = {w.signed: evidence.approvals[w] for w in decision.approvals if w.signed}
     evidence = replace(evidence, lines={**evidence.lines, **words})
@@ -288,10 +310,27 @@ def judge(
         why, said = cell.why, notes.get((cell.suite, cell.python), [])
         if said and cell.state is State.NOT_RUN and not cell.sha256:
             why = said[0]
+        if doubt and cell.state is State.NOT_RUN:
+            why = f"{why}; {doubt}"
         if cell in decision.waiting and evidence.doubts:
             why = f"{why}; {'; '.join(evidence.doubts)}"
         cells.append(replace(cell, why=why, notes=(*cell.notes, *said)))
     return replace(decision, cells=tuple(cells)), evidence
+
+
+def _of_parent(
+    staging: Place, manifest: Manifest, look: Callable[..., tuple[Decision, Evidence]]
+) -> tuple[Decision | None, Evidence, str]:
+    """Return what is known of the set that one was derived from; or why nothing of it counts."""
+    name = manifest.parent.manifest if manifest.parent else ""
+    parent = manifests.find(staging, name)
+    if parent is None:
+        return None, Evidence(), f"the set that it was derived from, {name[:12]}, is not staged"
+    try:
+        wheelset.check_derived(staging, manifest, parent)
+        return *look(manifest=parent, results=verdicts.find(staging, name)), ""
+    except (TrustError, WheelError) as exc:
+        return None, Evidence(), f"{name[:12]} does not count for it: {exc}"
 
 
 def believed(
@@ -341,6 +380,7 @@ def bundle(
     """
     check_signer(channel, place, signer, who=who, action=Action.PROMOTE, clock=clock)
     lines = b"".join(evidence.lines[digest] for digest in sorted(evidence.lines))
+    facts = {**facts, "parents": evidence.parents} if evidence.parents else facts
     if signer is None:
         return lines
     inputs, own = sorted(evidence.lines), _own(Action.PROMOTE, channel, place, who)

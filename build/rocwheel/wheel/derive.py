@@ -6,9 +6,9 @@ from RECORD alone, of either wheel; `verify` compares RECORD's rows with the byt
 """
 
 import re
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Iterable, Sequence
 from pathlib import Path
-from typing import Literal
+from typing import Final, Literal
 
 from packaging.version import Version
 
@@ -18,24 +18,40 @@ from rocwheel.base.values import replace
 from rocwheel.records.manifest import Derivation, DerivedWheel, Manifest, WheelEntry
 from rocwheel.wheel import metadata
 from rocwheel.wheel.inspect import inspect
+from rocwheel.wheel.metadata import RecordRow
 from rocwheel.wheel.rename import Rename
 from rocwheel.wheel.zip_reader import ZipArchive
 
+_INFO: Final = re.compile(r"\A[^/]+\.dist-info/")
+_TEXTS: Final = re.compile(
+    r"[^/]+\.dist-info/(METADATA|WHEEL|RECORD|sboms/rocwheel\.cdx\.json)|[^.]+/version\.py"
+)
+
 
 def content_of(path: Path, rewritten: Collection[str]) -> str:
-    """Return the SHA-256 of a wheel's content without the members that were rewritten.
+    """Return the SHA-256 of a wheel's content without the members that were rewritten."""
+    with ZipArchive(path) as archive:
+        folder = metadata.dist_info(archive.by_name, path=path)
+        return content(metadata.read_record(archive, folder)[1], rewritten)
+
+
+def content(rows: Iterable[RecordRow], rewritten: Collection[str]) -> str:
+    """Return the SHA-256 of what RECORD says of all but some members.
 
     The name of the dist-info folder, which has the version in it, does not count.
     """
-    with ZipArchive(path) as archive:
-        folder = metadata.dist_info(archive.by_name, path=path)
-        _, rows = metadata.read_record(archive, folder)
+    left_out = {_INFO.sub("dist-info/", name) for name in rewritten}
     lines = sorted(
-        f"{row.path.replace(folder, 'dist-info', 1)},{row.algorithm}={row.digest},{row.size}\n"
+        f"{name},{row.algorithm}={row.digest},{row.size}\n"
         for row in rows
-        if row.path not in rewritten and row.digest
+        if row.digest and (name := _INFO.sub("dist-info/", row.path)) not in left_out
     )
     return files.sha256("".join(lines).encode())
+
+
+def may_be_rewritten(name: str) -> bool:
+    """Return whether a new version or tag changes this member, and nothing that runs."""
+    return _TEXTS.fullmatch(name) is not None
 
 
 def derived(

@@ -223,9 +223,14 @@ def sound_mode(mode: int) -> int:
 
 
 def read_record(archive: ZipArchive, folder: str) -> tuple[bytes, tuple[RecordRow, ...]]:
-    """Return the RECORD of a wheel and its rows: UTF-8 CSV, three columns, one line a row."""
-    name, files = f"{archive.path}: RECORD", len(archive.members)
-    data, rows = archive.read(f"{folder}/RECORD"), list[RecordRow]()
+    """Return the RECORD of a wheel and its rows."""
+    data = archive.read(f"{folder}/RECORD")
+    return data, rows_of(data, name=f"{archive.path}: RECORD", files=len(archive.members))
+
+
+def rows_of(data: bytes, *, name: str, files: int) -> tuple[RecordRow, ...]:
+    """Parse the RECORD of so many files: UTF-8 CSV, three columns, one line a row."""
+    rows = list[RecordRow]()
     reader = csv.reader(io.TextIOWrapper(io.BytesIO(data), "utf-8", newline=""), strict=True)
     try:
         for number, row in enumerate(reader, 1):
@@ -238,7 +243,7 @@ def read_record(archive: ZipArchive, folder: str) -> tuple[bytes, tuple[RecordRo
             rows.append(RecordRow(*row))
     except (UnicodeDecodeError, csv.Error) as exc:
         raise WheelError(f"{name}: {exc}", hint=AGAIN) from exc
-    return data, tuple(rows)
+    return tuple(rows)
 
 
 def row_problems(names: Iterable[str], rows: Iterable[RecordRow], folder: str) -> Iterator[str]:

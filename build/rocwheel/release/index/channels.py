@@ -6,7 +6,7 @@ keys, a loosened suite or a prefix used twice are errors with file, line and key
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field
 from datetime import datetime
 from pathlib import Path
@@ -37,6 +37,8 @@ MIB: Final = 1 << 20
 # Whether a person names how many of JAX's tests ran on the first set of a family; a store without a
 # channel is for trials.
 FirstSets: TypeAlias = Literal["approved", "free"]
+# Which suites are asked again of a set that was derived from one that passed.
+Derived: TypeAlias = Literal["smoke", "all"]
 
 
 Prefix: TypeAlias = Annotated[
@@ -90,6 +92,7 @@ class Channel:
     size_budget: Mapping[WheelKind, int] = field(default_factory=dict)  # bytes per wheel
     policy: tuple[matrix.Rule, ...] = ()
     first_sets: FirstSets = "free"
+    derived: Derived = "smoke"
     # where its nights build; "" is the machine itself
     executor: str = ""
     builder_image: str = ""
@@ -161,18 +164,21 @@ class Channel:
         """Return whether a key may be this channel's and the other's."""
         return any(one[: len(two)] == two[: len(one)] for one in self.keys for two in other.keys)
 
-    def with_rules_of(self, others: Iterable[Channel]) -> Channel:
+    def with_rules_of(self, others: Collection[Channel]) -> Channel:
         """Return the channel with the demands of the others added.
 
         `Trust.with_rule_of` does the same for signatures.
         """
         policy, budget, first = [*self.policy], {**self.size_budget}, self.first_sets
+        derived: Derived = "all" if "all" in {x.derived for x in (self, *others)} else "smoke"
         for other in others:
             policy += (rule for rule in other.policy if rule not in policy)
             first = other.first_sets if first == "free" else first
             for kind, size in other.size_budget.items():
                 budget[kind] = min(size, budget.get(kind, size))
-        return replace(self, policy=tuple(policy), size_budget=budget, first_sets=first)
+        return replace(
+            self, policy=tuple(policy), size_budget=budget, first_sets=first, derived=derived
+        )
 
     def levels(self, family: matrix.Family, python: str) -> dict[str, matrix.Level]:
         """Return the level of each suite: the matrix, tightened by the channel."""
@@ -246,6 +252,7 @@ class _Entry(Value, frozen=True, kw_only=True):
     size_budget_mib: Mapping[WheelKind, int] = {}
     policy: tuple[_Rule, ...] = ()
     first_sets: FirstSets = "approved"
+    derived: Derived = "smoke"
     build: _Build | None = None
 
     def __post_init__(self) -> None:
@@ -286,6 +293,7 @@ class _Entry(Value, frozen=True, kw_only=True):
                 for rule in self.policy
             ),
             first_sets=self.first_sets,
+            derived=self.derived,
             executor=self.build.executor if self.build else "",
             builder_image=self.build.image if self.build else "",
         )

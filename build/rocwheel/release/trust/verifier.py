@@ -5,6 +5,7 @@ A statement *holds* if it fits its place, its set and the statements beside it. 
 """
 
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from contextlib import suppress
 from datetime import datetime
 from typing import Any, Final
 
@@ -314,10 +315,24 @@ def follow(
         for text in map(str, cell.get("verdicts") or ())
         if text.endswith(f" {UNREADABLE}")
     }
-    made = links(every, case, manifest=manifest, unread=unread)
+    named = own.get("parents")
+    parents = [str(each) for each in named] if isinstance(named, list) else []
+    of = {item.sha256: _about(item) for item in every}
+    made = [
+        replace(link, about=f"of {parent[:12]}, its parent: {link.about}")
+        for parent in parents
+        for link in links(
+            [x for x in every if of[x.sha256] == parent], case, manifest=parent, unread=unread
+        )
+    ]
+    inherited = {link.stated.sha256 for link in made}
+    every = [item for item in every if item.sha256 not in inherited]
+    made += links(every, case, manifest=manifest, unread=unread)
     made = [
         replace(link, holds=False, about=problem)
-        if link.holds and (problem := next(_problems(link, made, sha256), ""))
+        if link.holds
+        and link.stated.sha256 not in inherited
+        and (problem := next(_problems(link, made, sha256, inherited), ""))
         else link
         for link in made
     ]
@@ -418,11 +433,20 @@ def _subjects(link: ChainLink) -> dict[str, str]:
     return link.signed.statement.subjects if link.signed else {}
 
 
-def _problems(link: ChainLink, every: Sequence[ChainLink], sha256: str) -> Iterator[str]:
+def _about(item: Stated) -> str:
+    """Return the manifest that a statement is about, unchecked."""
+    with suppress(TrustError, ConfigError):
+        return envelope.parse(item.data, name="").statement.subjects.get(MANIFEST, "")
+    return ""
+
+
+def _problems(
+    link: ChainLink, every: Sequence[ChainLink], sha256: str, inherited: Collection[str]
+) -> Iterator[str]:
     subjects = _subjects(link)
     if link.role != KeyRole.RUNNER.value and sha256 not in subjects.values():
         yield f"subject: it is not about {sha256[:12]}"
-    for other in every:
+    for other in (each for each in every if each.stated.sha256 not in inherited):
         for name, digest in _subjects(other).items():
             if subjects.get(name, digest) != digest:
                 yield f"subject: {name} has another digest in {other.stated.name}"
