@@ -236,7 +236,10 @@ def _loaded(found: list[list[str]]) -> Iterator[Line]:
         more = f" and {len(rocm) - 1} more" if rocm[1:] else ""
         yield Line("bad", "ROCm", f"the loader does not find {rocm[0]}{more}", ROCM)
     for words in runtime[:1]:
-        yield _runtime(words[0], Path(words[2]))
+        name, library = words[0], words[2]
+        version = Path(library).resolve().parent.parent / ".info/version"
+        text = version.read_text().strip() if version.is_file() else "of unknown version"
+        yield Line("ok", name, f"ROCm {text}, {library}")
     for name in lost:
         todo = ROCM if name in rocm else "install the system's package that has it"
         if name.startswith("librocm_sysdeps"):
@@ -244,12 +247,6 @@ def _loaded(found: list[list[str]]) -> Iterator[Line]:
             todo += "7.13.0 goes with JAX 0.11.1"
         if runtime or name not in rocm:
             yield Line("bad", name, "not found by the loader", todo)
-
-
-def _runtime(name: str, library: Path) -> Line:
-    version = library.resolve().parent.parent / ".info/version"
-    text = version.read_text().strip() if version.is_file() else "of unknown version"
-    return Line("ok", name, f"ROCm {text}, {library}")
 
 
 def _libraries() -> list[Path]:
@@ -279,7 +276,9 @@ def _code(root: Path) -> Iterator[Line]:
             todo = "install a set whose family has your GPU: `rocwheel compat`"
             yield Line("bad", "GPU code", text, todo)
             return
-    device = sorted(x for x in _installed() if x.startswith("rocm-sdk-device-"))
+    names = ((item.metadata.get_all("Name") or [""])[0] for item in metadata.distributions())
+    installed = {re.sub(r"[-_.]+", "-", name).lower() for name in names}
+    device = sorted(x for x in installed if x.startswith("rocm-sdk-device-"))
     lacking = [x for x in gpus if device and f"rocm-sdk-device-{x}" not in device]
     if lacking:
         text = f"{', '.join(device)}: none for {', '.join(lacking)}"
@@ -337,11 +336,6 @@ def _unpacked(body: bytes, method: int) -> bytes:
     zstd.ZSTD_decompressStream(stream, into, of)
     zstd.ZSTD_freeDStream(stream)
     return out.raw[: into[2]]
-
-
-def _installed() -> set[str]:
-    names = (item.metadata.get_all("Name") or [""] for item in metadata.distributions())
-    return {re.sub(r"[-_.]+", "-", each[0]).lower() for each in names}
 
 
 def _backend(*, has_gpu: bool) -> Iterator[Line]:

@@ -161,13 +161,9 @@ class Install(Plain, frozen=True, kw_only=True):
         """Return the table of a `pixi.toml`."""
         index = f'index = "{self.index}"'
         ours = (f'{x.project} = {{ version = "=={x.version}", {index} }}' for x in self.ours)
-        commit = re.compile(r"jax @ git\+(.*)@(.*)")
-        others = (
-            commit.sub(r'jax = { git = "\1", rev = "\2" }', item)
-            if commit.match(item)
-            else item.replace("==", ' = "==') + '"'
-            for item in self._others
-        )
+        others = (re.sub("==(.*)", r' = "==\1"', item) for item in self._others)
+        jax = r'jax = { git = "\1", rev = "\2" }'
+        others = (re.sub(r"jax @ git\+(.*)@(.*)", jax, item) for item in others)
         return _file("[pypi-dependencies]", *ours, *others)
 
     @property

@@ -82,11 +82,6 @@ class Table(Plain, frozen=True, kw_only=True):
         yield ""
 
 
-def _range(versions: Iterable[object]) -> str:
-    ordered = sorted(map(str, versions), key=lambda text: ("!" in text, "<" in text, text))
-    return ",".join(ordered)
-
-
 def buildable(ci: Path, *, is_offered: bool = False) -> Table:
     """Return what can be built: the pins, newest first, with the ROCm that their sources take.
 
@@ -97,11 +92,12 @@ def buildable(ci: Path, *, is_offered: bool = False) -> Table:
         if is_offered and pin.unverified:
             continue
         version_class = pins.layouts[pin.layout].version_class(Version(pin.version))
+        rocm = map(str, version_class.rocm) if version_class else (NOT_KNOWN,)
         mark = " (default)" if pin.default else " (unverified)" if pin.unverified else ""
         rows.append(
             (
                 f"{pin.name}{mark}",
-                _range(version_class.rocm) if version_class else NOT_KNOWN,
+                ",".join(sorted(rocm, key=lambda text: ("!" in text, "<" in text, text))),
                 ", ".join(map(str, pin.pythons)),
                 "of the set" if pin.jaxlib.origin == "built" else "of the package index",
             )
