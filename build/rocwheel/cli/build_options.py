@@ -19,9 +19,13 @@ from rocwheel.cli.known import ListOf, OneOf
 from rocwheel.cli.options import COUNT, PATH, option, option_set
 from rocwheel.records.build_options import BuildOptions, ContainerOptions, RemoteOptions
 
-_inputs, _jax, _wheels, _bazel, _remote, _container, _output = (
+_inputs, _jax, _wheels, _output = (
     functools.partial(option, section=section)
-    for section in ("Inputs", "JAX and XLA", "Wheels", "Bazel", "Remote", "Container", "Output")
+    for section in ("Inputs", "JAX and XLA", "Wheels", "Output")
+)
+_bazel, _remote, _container = (  # rare, unless one says otherwise
+    functools.partial(option, section=section, rare=True)
+    for section in ("Bazel", "Remote", "Container")
 )
 
 
@@ -189,6 +193,7 @@ SOURCES: Final = (
         metavar="NAME",
         type=OneOf(known.of(*COMPILERS)),
         default="clang",
+        rare=False,
         help="Host compiler: clang (this machine's, else JAX's own) or hermetic (JAX's own).",
     ),
 )
@@ -214,26 +219,22 @@ PROGRAMS: Final = (
     _bazel(
         "--compiler-path",
         type=PATH,
-        rare=True,
         help="The compiler's executable; default: the newest on PATH.",
     ),
     _bazel(
         "--bazel-path",
         "--bazel",
         type=known.FILE,
-        rare=True,
         help="The Bazel to use; default: the version the tree asks for, on PATH or fetched.",
     ),
     _bazel(
         "--bazel-mirror",
         metavar="URL",
-        rare=True,
         help="Where Bazel releases are fetched from; default: their GitHub page.",
     ),
     _bazel(
         "--locked",
         is_flag=True,
-        rare=True,
         help="Refuse a Bazel whose SHA-256 was not verified.",
     ),
 )
@@ -244,18 +245,17 @@ BAZEL: Final = (
         metavar="NAME",
         type=OneOf(known.of(*CPU_FEATURES)),
         default="release",
-        rare=True,
         help="release (AVX), native (this machine only) or default (none).",
     ),
     _bazel(
         "--bazel-options",
         multiple=True,
+        rare=False,
         help="Further Bazel option, last on its line; repeatable.",
     ),
     _bazel(
         "--bazel-startup-options",
         multiple=True,
-        rare=True,
         help="Further Bazel startup option; repeatable.",
     ),
 )
@@ -263,45 +263,40 @@ REMOTE: Final = (
     _remote(
         "--remote-cache",
         metavar="URL",
+        rare=False,
         help="Bazel remote cache: http, https, grpc or grpcs.",
     ),
     _remote(
         "--remote-executor",
         metavar="URL",
-        rare=True,
         help="Bazel remote executor: grpc or grpcs.",
     ),
     _remote(
         "--remote-upload",
         is_flag=True,
-        rare=True,
         help="Also write to the remote cache; by default it is only read.",
     ),
     _remote(
         "--remote-header-file",
         type=PATH,
-        rare=True,
         help="`Name: value` lines sent to cache and executor; a file only you can read.",
     ),
     _remote(
         "--remote-tls-ca",
         type=PATH,
-        rare=True,
         help="CA certificates for cache and executor.",
     ),
     _remote(
         "--remote-tls-certificate",
         type=PATH,
-        rare=True,
         help="Client certificate for cache and executor.",
     ),
-    _remote("--remote-tls-key", type=PATH, rare=True, help="Key of the client certificate."),
+    _remote("--remote-tls-key", type=PATH, help="Key of the client certificate."),
     _remote(
         "--remote-timeout",
         metavar="SECONDS",
         type=COUNT,
         default=60,
-        rare=True,
         help="Longest a transfer to or from the remote cache may take.",
     ),
 )
@@ -310,6 +305,7 @@ CONTAINER: Final = (
         "--executor",
         type=click.Choice(EXECUTORS),
         default="host",
+        rare=False,
         help="Where Bazel and compilers run: on this machine, or in one container.",
     ),
     _container(
@@ -317,7 +313,6 @@ CONTAINER: Final = (
         "-b",
         metavar="IMAGE",
         default="",
-        rare=True,
         help="Image to build in: NAME@sha256:…, a tag, or `search` for the recipe's.",
     ),
     _container(
@@ -325,37 +320,30 @@ CONTAINER: Final = (
         metavar="NAME",
         type=OneOf(known.recipes),
         default="manylinux_2_28",
-        rare=True,
         help="Recipe of ci/images.yaml that `search` looks for.",
     ),
     _container(
         "--container-network",
         metavar="NAME",
         default="none",
-        rare=True,
         help="The container's network: none, host, or one of the engine's.",
     ),
     _container(
         "--container-proxies",
         is_flag=True,
-        rare=True,
         help="Hand proxy settings and CA certificates to the container.",
     ),
     _container(
         "--container-sandbox",
         is_flag=True,
-        rare=True,
         help="Allow Bazel's linux-sandbox: no seccomp filter, no masked paths.",
     ),
-    _container("--container-cpus", metavar="N", rare=True, help="CPUs the container may use."),
-    _container(
-        "--container-memory", metavar="SIZE", rare=True, help="Memory the container may use."
-    ),
+    _container("--container-cpus", metavar="N", help="CPUs the container may use."),
+    _container("--container-memory", metavar="SIZE", help="Memory the container may use."),
     _container(
         "--container-shm",
         metavar="SIZE",
         default="1g",
-        rare=True,
         help="Size of /dev/shm in the container.",
     ),
 )

@@ -34,7 +34,7 @@ from rocwheel.base.errors import (
 )
 from rocwheel.base.here import Here
 from rocwheel.base.parallel import each
-from rocwheel.base.store import JSON, Headers, ObjectInfo, Options, Store, bucket, probe
+from rocwheel.base.store import JSON, Headers, ObjectInfo, Options, Store, bucket, s3
 from rocwheel.base.store.opening import open_store
 from rocwheel.base.values import replace
 from rocwheel.tools import doctor
@@ -373,7 +373,7 @@ def test_a_probe_object_that_lacks_its_checksum_does_not_cost_the_bucket_its_cop
     _, _, bucket, base = store.url.split("/")
     for name in ("probe", "probe-copy"):
         servers["seaweedfs"].client().put_object(
-            Bucket=bucket, Key=f"{base}/_rocwheel/{name}", Body=probe.BODY
+            Bucket=bucket, Key=f"{base}/_rocwheel/{name}", Body=s3.BODY
         )
     found = store.abilities()
     assert found.copy_lacks == ()
@@ -392,12 +392,12 @@ def test_a_condition_is_not_called_unknown_because_others_write_at_the_same_time
             asked.append(tag)
             return tag == taken
 
-        return probe._spelling(bucket, "key", accepted), asked
+        return s3._spelling(bucket, "key", accepted), asked
 
     found, asked = tried(map(str, itertools.count(1)), '"12"')
-    assert (found, len(asked)) == (probe.QUOTED, 13)
+    assert (found, len(asked)) == (s3.QUOTED, 13)
     found, asked = tried(itertools.repeat("a"), "a")
-    assert (found, len(asked)) == (probe.BARE, 4)
+    assert (found, len(asked)) == (s3.BARE, 4)
 
 
 @pytest.mark.skipif(not os.environ.get("ROCWHEEL_RGW"), reason="opt-in: ROCWHEEL_RGW=1")
