@@ -15,18 +15,19 @@ from support import generations, tarballs
 from support.faultserver import FaultServer
 from support.generations import GENERATIONS
 
-from rocwheel import dist
+from rocwheel import bazel, dist
 from rocwheel.base import home
 from rocwheel.base.errors import RocmError
 from rocwheel.base.values import replace
 from rocwheel.base.versions import PythonVersion
+from rocwheel.records.build_options import RemoteOptions
 
 ROOT = Path(__file__).parents[2]
 URL = "https://example.com/therock-dist-linux-gfx94X-dcgpu-7.10.0a20251120.tar.gz"
 
 
 @pytest.fixture
-def bazel(tmp_path):
+def program(tmp_path):
     """A Bazel that says what it was given: its words and its environment."""
     program = tmp_path / "bin" / "bazel"
     program.parent.mkdir()
@@ -39,7 +40,7 @@ def bazel(tmp_path):
 
 
 @pytest.fixture
-def lines(tmp_path, here, bazel):
+def lines(tmp_path, here, program):
     def show(**changes):
         root = generations.write(tmp_path / "jax", GENERATIONS["0.11.0"])
         asked = dist.Request(
@@ -48,7 +49,7 @@ def lines(tmp_path, here, bazel):
             jax_source_dir=root,
             compiler="hermetic",
             jaxlib="built",
-            bazel_path=str(bazel),
+            bazel_path=str(program),
             wheelhouse=tmp_path / "wheelhouse",
             cache=tmp_path / "cache",
             home=home.find(None),
@@ -93,10 +94,10 @@ def test_a_rocm_that_is_not_here_is_a_variable_that_a_line_of_ours_sets(lines):
 
 @pytest.mark.needs("curl")
 def test_a_bazel_that_is_not_here_is_brought_by_a_line_to_where_later_lines_start_it(
-    lines, bazel, tmp_path
+    lines, program, tmp_path
 ):
     """Whole and with the digest it must have, or not at all: the cache asks for it no more."""
-    release = bazel.read_bytes()
+    release = program.read_bytes()
     ours = home.find(None)
     ci = shutil.copytree(ours.ci, tmp_path / "ci")
     table = ci / "bazel_binaries.yaml"
@@ -137,6 +138,13 @@ def test_a_dry_run_shows_the_targets_of_each_family(lines):
     assert shown[at + 1 : at + 3] == ["#   gfx1151: gfx1151", "#   gfx120X-all: gfx1200, gfx1201"]
     plugin = next(line for line in invocations(shown) if "jax_rocm_plugin_wheel" in line)
     assert "TF_ROCM_AMDGPU_TARGETS=gfx1151,gfx1200,gfx1201" in plugin
+
+
+def test_a_dry_run_says_that_a_cache_without_its_credentials_is_left_out(lines):
+    asked = RemoteOptions(cache="https://cache.example", header_file=Path("/nowhere/headers"))
+    shown = lines(remote=bazel.read_remote(asked))
+    assert "# remote cache not used: /nowhere/headers: no such file" in shown
+    assert not any("cache.example" in line for line in shown)
 
 
 def test_a_cpython_that_is_named_twice_is_built_for_once(lines):

@@ -181,6 +181,12 @@ def test_a_module_without_an_xla_is_an_error(tmp_path, runner, console):
         resolve(root, runner, console)
 
 
+def test_a_module_that_builds_no_xla_needs_none(tmp_path, runner, console):
+    root = current(tmp_path, **{"MODULE.bazel": 'module(name = "jax")\n'})
+    shutil.rmtree(root / "third_party/xla")
+    assert not resolve(root, runner, console).xla.commit
+
+
 def test_patches_of_a_module_are_compared_with_a_users_own_xla(tmp_path, runner, console):
     root, own = current(tmp_path), tmp_path / "xla"
     own.mkdir()

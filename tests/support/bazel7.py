@@ -8,6 +8,7 @@ in place: paths are the same inside and outside. It takes root, for mounts and c
 from __future__ import annotations
 
 import fcntl
+import re
 import shutil
 import subprocess
 import zipfile
@@ -76,7 +77,19 @@ def root() -> Path:
                 timeout=1700,
             )
             scratch.rename(made)
+        give_libraries(made)
     return made
+
+
+def give_libraries(root: Path) -> None:
+    """Copy what this machine's clang is linked with and sid no longer has: a ROCm brings that clang."""
+    listed = subprocess.run(
+        ["ldd", "/usr/bin/clang-19"], capture_output=True, text=True, check=True
+    )
+    folder = root / "usr/lib/x86_64-linux-gnu"
+    for path in re.findall(r"=> (/\S+)", listed.stdout):
+        if not (folder / Path(path).name).exists():
+            shutil.copy(path, folder)
 
 
 def program(folder: Path) -> Path:

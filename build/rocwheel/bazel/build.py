@@ -347,6 +347,19 @@ def _kill(of: BazelInvocation, runner: Runner) -> None:
             os.kill(server, signal.SIGKILL)
 
 
+def forget(invocation: BazelInvocation, *, runner: Runner) -> None:
+    """Remove what Bazel unpacked, which names its place by links: it would not work elsewhere.
+
+    Kept is what was fetched for it, since Bazel says so once.
+    """
+    shutdown(invocation, runner=runner)
+    base = runner.host(invocation.spec.output_base)
+    fetched = read_json(base / DOWNLOADS)
+    files.remove(base)
+    base.mkdir()
+    write_json(base / DOWNLOADS, fetched)
+
+
 def _run(
     invocation: BazelInvocation,
     *more: str,

@@ -80,6 +80,7 @@ def fill(planned: Plan, here: Here) -> Path:
                 for url, digest in (row for urls in fetched.values() for row in urls.items()):
                     if kept.isdisjoint(digest.values()):
                         console.warn(f"{url}: has no digest, so Bazel keeps no copy of it")
+        bazel.forget(invocation, runner=inside)
     root, commit = inputs.root, inputs.tree.jax.commit
     program = Path(str(inputs.spec.bazel.path))
     held = [*repositories.rglob("*"), *([program] if program.is_relative_to(folder) else [])]

@@ -45,7 +45,7 @@ def dry_run(planned: Plan, here: Here, *, place: BuildEnvironment | None = None)
     yield f"# JAX {tree.jax_version} at {tree.root}"
     yield f"# gfx targets {', '.join(spec.gfx_targets)}"
     yield from (f"#   {item.name}: {', '.join(item.targets)}" for item in planned.families)
-    yield from (f"# {note}" for note in ahead.notes)
+    yield from (f"# {note}" for note in (*ahead.notes, spec.remote.lacks) if note)
     for title, command in ahead.commands(bazel.invocations(spec), here):
         yield f"# {title}"
         yield pasteable(command, request.environ)

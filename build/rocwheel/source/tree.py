@@ -457,8 +457,11 @@ def pinned(root: Path, where: XlaPin, *, by_module: bool) -> Source:
     folder = root / where.folder
     if by_module:
         path = root / where.module.file
-        if match := where.module.pattern.search(text_of(path)):
+        text = text_of(path)
+        if match := where.module.pattern.search(text):
             return Source(repository=match["repository"], commit=match["commit"])
+        if not folder.is_dir() and '"xla"' not in text:
+            return Source(repository="", commit="")
         raise SourceError(
             f"{path}: has no archive_override of the module xla with a commit",
             hint="use the file as JAX has it, or give --xla-source-dir",

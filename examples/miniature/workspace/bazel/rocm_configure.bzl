@@ -93,10 +93,10 @@ cc_toolchain_suite(
 # which finds clang by its real path; then the headers that an action names are this machine's, and a
 # disk cache cannot be shared with a machine where ROCm lies elsewhere.
 _LOCAL_HIPCC = """#!/bin/sh
-exec external/local_config_rocm/rocm/rocm_dist/bin/hipcc "$@"
+exec external/{repository}/rocm/rocm_dist/bin/hipcc "$@"
 """
 _HIPCC = """#!/bin/sh
-llvm=external/local_config_rocm/rocm/rocm_dist/lib/llvm/bin
+llvm=external/{repository}/rocm/rocm_dist/lib/llvm/bin
 PATH="$PWD/$llvm:$PATH" exec "$llvm/clang++" -no-canonical-prefixes -x hip "$@" $HIPCC_COMPILE_FLAGS_APPEND
 """
 
@@ -180,7 +180,8 @@ def _rocm_configure_impl(repository_ctx):
         builtin = ["/usr/include", "/usr/lib/gcc", dist + "/include", headers + "/include"]
     repository_ctx.file("BUILD.bazel", "")
     repository_ctx.symlink(Label("//bazel:crosstool.bzl"), "crosstool/crosstool.bzl")
-    repository_ctx.file("crosstool/hipcc", _LOCAL_HIPCC if compiler else _HIPCC)
+    hipcc = _LOCAL_HIPCC if compiler else _HIPCC
+    repository_ctx.file("crosstool/hipcc", hipcc.format(repository = repository_ctx.name))
     repository_ctx.file("crosstool/BUILD.bazel", _CROSSTOOL.format(builtin = repr(builtin)))
     repository_ctx.file("rocm/rocm_path_type.bzl", _PATH_TYPE_BZL)
     repository_ctx.file("rocm/build_defs.bzl", """ROCM_VERSION_NUMBER = {}
