@@ -237,7 +237,7 @@ def release(world: World, recipe: WheelRecipe) -> WheelRecipe:
     )
     store = channel.open()
     stage.apply(stage.plan(house, family, channel, store, who=WHO), console=silent())
-    place = channel.staging(store, family.name, 7)
+    place = channel.pairs(store, family.name, 7)[0][0]
     for suite in family.suites:
         for python in recipe.pythons:
             made = make_verdict(manifest, suite=suite, python=python, family=family)

@@ -54,18 +54,26 @@ class Patch:
         self._stack.enter_context(mock.patch.object(target, name, value))
 
 
-@cache
 def worlds() -> scene.Worlds:
-    """The start states of this process."""
-    folder = Path(os.environ["CAMPAIGN_FOLDER"]) / str(os.getpid())
+    """The start states of this process, which may be a fork of one that had its own."""
+    return worlds_of(os.getpid())
+
+
+@cache
+def worlds_of(pid: int) -> scene.Worlds:
+    folder = Path(os.environ["CAMPAIGN_FOLDER"]) / str(pid)
     folder.mkdir()
     scene.without_waiting(Patch(contextlib.ExitStack()))
     return scene.Worlds(folder, Console(sys.stderr, clock=time.monotonic, verbosity=-1))
 
 
-@cache
 def shared_worlds() -> scene.Worlds:
     """The same, where several families and `all` show one log."""
+    return shared_worlds_of(os.getpid())
+
+
+@cache
+def shared_worlds_of(_pid: int) -> scene.Worlds:
     folder = worlds().folder / "shared"
     folder.mkdir()
     return shared_scene.SharedWorlds(folder, worlds().console)

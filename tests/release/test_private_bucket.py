@@ -227,7 +227,7 @@ def test_each_role_runs_its_cells_of_a_whole_night_and_no_others(tmp_path, monke
             assert set(world.states("one").values()) == {"pass"}
         where = ("--store", url, "--family", FAMILY.name)
         assert [main([*words, *where]) for words in (["status"], ["index", "check"])] == [0, 0]
-        place = channels.of_store(url).release(open_store(url), FAMILY.name, 7)
+        place = channels.of_store(url).pairs(open_store(url), FAMILY.name, 7)[0][1]
         (known,) = log.read(place).sets.values()
         assert known.standing is Standing.LISTED
         assert [made.manifest for made in images.records(place)] == [known.id]

@@ -25,7 +25,6 @@ from rocwheel.base import store
 from rocwheel.base.errors import PromotionError, RocwheelError, StoreError, WheelError
 from rocwheel.base.values import replace
 from rocwheel.cli import main
-from rocwheel.records.verdict import State
 from rocwheel.release import audit, stage, status, wheelset
 from rocwheel.release.index.page import links
 from rocwheel.release.ledger import log, verdicts
@@ -262,14 +261,6 @@ def test_huge_pages_and_snapshots_are_not_read_into_memory_and_made_again(
 
 def page(shop, project: str) -> bytes:
     return shop.store.read(f"{shop.release.index}/{project}/index.html")[0]
-
-
-def test_a_verdict_that_failed_blocks_although_staging_says_otherwise(shop, tmp_path) -> None:
-    manifest = make_set(tmp_path / "wh", pythons=("3.12",))
-    shop.stage(tmp_path / "wh")
-    verdicts.add(shop.staging, make_verdict(manifest, state=State.FAIL))
-    with pytest.raises(PromotionError):
-        shop.promote(manifest)
 
 
 # Files of others

@@ -93,7 +93,7 @@ class World:
         past = history.SuiteHistory(tests={"a": 1000})
         for family in families:
             for suite in ("unit", "e2e", "multi_gpu"):
-                key = history.key(channel.staging(store, family, 7), suite)
+                key = history.key(channel.pairs(store, family, 7)[0][0], suite)
                 if store.info(key) is None:
                     store.create(key, past.to_bytes(), headers=Headers(content_type=JSON))
 

@@ -25,8 +25,7 @@ class SharedShop(Shop):
 
     def __init__(self, url: str, console, **changes) -> None:
         super().__init__(url, console, **{"one_build": True, "name": "try", **changes})
-        self.staging = self.channel.staging(self.store, ALL, 7)
-        self.release = self.channel.release(self.store, ALL, 7)
+        ((self.staging, self.release),) = self.channel.pairs(self.store, ALL, 7)
 
     def made(self, folder: Path, *families: matrix.Family, **options) -> Manifest:
         """A staged set of these families; without any of X and Y."""

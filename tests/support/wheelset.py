@@ -257,8 +257,7 @@ class Shop:
         self.channel = replace(channels.of_store(url), **about)
         self.console = console
         self.store = self.channel.open()
-        self.staging = self.channel.staging(self.store, FAMILY.name, 7)
-        self.release = self.channel.release(self.store, FAMILY.name, 7)
+        ((self.staging, self.release),) = self.channel.pairs(self.store, FAMILY.name, 7)
 
     def stage(self, wheelhouse: Path, who: Who = WHO) -> stage.StagePlan:
         plan = self.staging_plan(wheelhouse, who)

@@ -161,7 +161,7 @@ def _durations(
 
     def one(item: tuple[tuple[str, str], int]) -> tuple[tuple[str, str], int]:
         (name, suite), major = item
-        past = history.read(setting.channel.staging(store, name, major), suite, setting.ci)
+        past = history.read(setting.channel.pairs(store, name, major)[0][0], suite, setting.ci)
         return (name, suite), sum(past.tests.values())
 
     durations = each(one, asked.items(), threads=store.connections)

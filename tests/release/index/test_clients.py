@@ -524,7 +524,7 @@ def test_the_public_page_is_read_afresh_through_the_callers_proxy_and_never_with
         options = StoreOptions(channel="nightly", store="", channels_file=channels_file)
         opened = options.open(app)
         assert opened.public_url.startswith("http://")
-        place = replace(opened.release(shop.store, FAMILY.name, 7), root=shop.release.root)
+        place = replace(opened.pairs(shop.store, FAMILY.name, 7)[0][1], root=shop.release.root)
         with pytest.raises(StoreError, match=r"larger than 1\.0 MiB after 0 s"):
             await_public(place, entries, seconds=0)
         server.shutdown()

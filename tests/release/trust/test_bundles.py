@@ -106,17 +106,6 @@ def test_a_key_that_was_revoked_before_the_commit_leaves_nothing(desk, monkeypat
     assert verifier.state(desk.links()) == "verified"
 
 
-def test_what_is_put_in_place_of_the_public_statements_does_not_stay(desk) -> None:
-    desk.promote(desk.manifest)
-    said, key = desk.public(), desk.release.attestation(desk.manifest.sha256, BUNDLE)
-    info = desk.store.info(key)
-    desk.store.replace(key, b"{}\n", previous=info, headers=desk.release.record_headers)
-    from rocwheel.release import retention
-
-    retention.repair(desk.release, WHO)
-    assert desk.public() == said
-
-
 def test_a_rollback_that_is_signed_later_is_one_entry_and_says_so(desk) -> None:
     """It wrote a statement and said `nothing-to-do`."""
     desk.promote(desk.manifest)

@@ -683,17 +683,6 @@ def test_a_key_that_others_can_read_is_refused(world, capsys, mode) -> None:
     assert "others can read the key" in capsys.readouterr().err
 
 
-def test_a_key_below_a_checkout_is_refused(world, capsys) -> None:
-    (world.tmp / "work" / ".git").mkdir(parents=True)
-    inside = world.tmp / "work" / "deep" / "key.pem"
-    inside.parent.mkdir()
-    assert world.run("trust", "keygen", inside, "--role=runner") == 3
-    assert not inside.exists()
-    shutil.copy(world.keys / "builder.pem", inside)
-    assert world.run("trust", "show", f"--signer=file:{inside}") == 3
-    assert "lies in the checkout" in capsys.readouterr().err
-
-
 @pytest.mark.parametrize("mark", [".git", "MODULE.bazel"])
 def test_a_key_is_kept_where_nothing_takes_it_along(world, capsys, mark) -> None:
     """Not in a checkout or a workspace, and not by a link to one."""
@@ -796,16 +785,6 @@ def test_rules_hold_where_the_keys_are_whatever_names_them(world, capsys, how) -
     assert "needs the signature of a promoter's key" in capsys.readouterr().err
 
 
-def test_a_store_that_is_a_channels_takes_its_suites(world, capsys) -> None:
-    staged(world)
-    world.gate()
-    path = world.ci / "channels.yaml"
-    path.write_text(f"{path.read_text()}    policy: [{{suite: e2e, level: required}}]\n")
-    words = (f"--manifest={world.manifest.sha256}", f"--family={FAMILY.name}")
-    assert world.run("promote", *words, f"--store={world.store}") == 9
-    assert "e2e on CPython 3.12 is not-run" in capsys.readouterr().err
-
-
 def test_what_a_key_or_a_page_says_makes_no_line_of_its_own(world, index, capsys) -> None:
     page = next(world.shop.store.root.glob(f"v2/*/{world.manifest.built[0].project}/index.json"))
     document = json.loads(page.read_bytes())
@@ -895,15 +874,6 @@ def test_no_private_key_is_stored_printed_or_in_the_environment_of_a_child(world
     from rocwheel.base.process import base_env
 
     assert not [name for name in base_env(os.environ) if "SIGNER" in name]
-
-
-def test_a_store_that_is_a_channels_needs_what_the_channel_needs(world, capsys) -> None:
-    """`--store` names the same bucket without the channel: it is no way around it."""
-    world.run(*world.target("stage", world.folder))
-    world.gate()
-    words = ("promote", f"--manifest={world.manifest.sha256}", f"--store={world.store}")
-    assert world.run(*words, f"--family={FAMILY.name}") == 9
-    assert "has no provenance" in capsys.readouterr().err
 
 
 def test_a_release_by_the_address_of_a_channel_is_one_of_that_channel(world, capsys) -> None:

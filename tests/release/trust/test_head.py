@@ -172,19 +172,6 @@ def _manifests(path) -> list[str]:
     return [envelope.parse(x, name="x").statement.subjects["manifest.json"] for x in lines]
 
 
-def test_a_check_holds_public_statements_against_the_log(world, capsys) -> None:
-    assert world.run(*world.target("index", "check")) == 0
-    for garbage in (b"", b"{}\n", world.bundle.read_bytes() * 2):
-        world.bundle.write_bytes(garbage)
-        capsys.readouterr()
-        assert world.run(*world.target("index", "check")) == 7
-        assert "bundle.jsonl: not the statements that the log names" in capsys.readouterr().out
-    world.bundle.unlink()
-    assert world.run(*world.target("index", "check")) == 7
-    assert world.run(*world.target("index", "repair")) == 0
-    assert world.run(*world.target("index", "check")) == 0
-
-
 def test_a_release_of_another_channel_or_index_is_another_one(world, capsys) -> None:
     with served(world) as index:
         assert verify(world, index, "--channel=nightly") == 9

@@ -125,14 +125,6 @@ class Channel:
             raise ConfigError(f"channel {self.name}: no prefix for ROCm {rocm_major}", hint=hint)
         return prefixes
 
-    def staging(self, store: Store, family: str, rocm_major: int) -> Place:
-        """Return where new sets of a family, or of `all`, are staged."""
-        return self._places(store, family, self.prefixes_of(rocm_major))[0]
-
-    def release(self, store: Store, family: str, rocm_major: int) -> Place:
-        """Return where new sets of a family, or of `all`, are released."""
-        return self._places(store, family, self.prefixes_of(rocm_major))[1]
-
     def pair(self, store: Store, manifest: Manifest, family: str = ALL) -> tuple[Place, Place]:
         """Return staging and release of a set, as a family or `all` sees them.
 

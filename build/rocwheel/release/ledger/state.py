@@ -586,11 +586,11 @@ def _migrated(state: IndexState, entry: Transition) -> IndexState:
 def _attested(state: IndexState, entry: Transition) -> IndexState:
     """Return a state whose sets name the statements that an entry names, and what passed."""
     bundles = entry.bundles or _bundles_of_1(entry)
-    sets, said = dict(state.sets), _evidence(entry)
+    sets, said, night = dict(state.sets), _evidence(entry), str(entry.evidence.get("night", ""))
     facts = {
         "passed": _passed(entry),
         "good": {name: entry.number for name, one in said.items() if is_good(one)},
-        "nights": dict.fromkeys(said, night) if (night := _night(entry)) else {},
+        "nights": dict.fromkeys(said, night) if NIGHT.fullmatch(night) else {},
     }
     for set_id in (*entry.sets, *(holding.set for holding in entry.brings)) if said else ():
         known = sets[set_id]
@@ -627,11 +627,6 @@ def is_good(said: Mapping[str, Any]) -> bool:
         if isinstance(cell, dict) and cell.get("level") == "required"
     ]
     return bool(required) and {*map(str, required)} <= {"pass", "uncalibrated"}
-
-
-def _night(entry: Transition) -> str:
-    night = entry.evidence.get("night", "")
-    return night if isinstance(night, str) and NIGHT.fullmatch(night) else ""
 
 
 def _passed(entry: Transition) -> dict[str, dict[str, tuple[str, ...]]]:
