@@ -51,8 +51,13 @@ from rocwheel.base.host import cgroup  # noqa: E402
 from rocwheel.base.process import HostRunner, base_env  # noqa: E402
 from rocwheel.gate.engine.child import WorkerSpec  # noqa: E402
 from rocwheel.gate.engine.loop import TestRunner  # noqa: E402
-from rocwheel.gate.engine.plan import Lane, RunPlan, System, Watcher  # noqa: E402
-from rocwheel.gate.engine.scheduler import Estimates  # noqa: E402
+from rocwheel.gate.engine.plan import (  # noqa: E402
+    Estimates,
+    Lane,
+    RunPlan,
+    System,
+    Watcher,
+)
 from rocwheel.gate.machine import accelerators, devices, preflight  # noqa: E402
 from rocwheel.gate.suite.history import SuiteHistory  # noqa: E402
 from rocwheel.records.results import Results  # noqa: E402

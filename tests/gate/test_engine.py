@@ -15,15 +15,14 @@ import pytest
 from support import gate
 
 from rocwheel.base.process import Command
+from rocwheel.gate import InfraError
 from rocwheel.gate.engine import child, loop
-from rocwheel.gate.engine.outcomes import Outcomes
 from rocwheel.gate.engine.plan import Watcher
 from rocwheel.gate.machine.accelerators import Accelerator, Maker
-from rocwheel.gate.machine.slots import Slots
+from rocwheel.gate.machine.devices import Slots
 from rocwheel.gate.report import gate_page
-from rocwheel.gate.setup_errors import InfraError
 from rocwheel.gate.suite.suites import Library
-from rocwheel.records.results import Attempt, Fault, LastRun, Outcome
+from rocwheel.records.results import Fault, LastRun, Outcome
 from rocwheel.records.verdict import State
 
 pytestmark = [pytest.mark.integration, pytest.mark.usefixtures("each_pytest")]
@@ -103,13 +102,6 @@ def test_whatever_a_suite_does_has_its_state_and_exit_code(root, case):
     assert bool(run.verdict.message) is (state is not State.PASS)
 
 
-def test_a_suite_that_passes_is_a_pass(root):
-    run = gate.run(root, {"test_a.py": TWO})
-    assert run.verdict.state is State.PASS
-    assert run.outcomes() == {"test_a.py::test_one": "passed", "test_a.py::test_two": "passed"}
-    assert [process.ended for process in run.results.processes] == ["exit status 0"]
-
-
 def test_a_failing_test_is_tried_again_and_named_with_what_it_printed(root):
     run = gate.run(
         root,
@@ -134,30 +126,6 @@ def test_a_failing_test_is_tried_again_and_named_with_what_it_printed(root):
     assert len({attempt.process for attempt in run["test_a.py::test_bad"].attempts}) == 2
 
 
-def test_a_crash_is_one_tests_and_the_rest_of_the_file_still_runs(root):
-    run = gate.run(
-        root,
-        {
-            "test_a.py": """
-            import ctypes
-            def test_before(): pass
-            def test_crash():
-                print("last words")
-                ctypes.string_at(0)
-            def test_after(): pass
-            """,
-            "test_b.py": TWO,
-        },
-    )
-    assert run.verdict.state is State.CRASH
-    assert run.verdict.message == "crashed: test_a.py::test_crash: signal 11 (SIGSEGV)"
-    assert run.results.counts.passed == 4
-    assert run.results.counts.crashed == 1
-    crash = run["test_a.py::test_crash"].attempts[0]
-    assert crash.output == "last words\n"
-    assert "test_crash" in crash.detail, "the stack names the function"
-
-
 def test_a_kill_for_memory_is_called_by_its_name(root):
     kills = iter([0, 1, 1, 2, 2])
     run = gate.run(
@@ -166,27 +134,6 @@ def test_a_kill_for_memory_is_called_by_its_name(root):
         world=gate.machine(oom_kills=lambda: next(kills)),
     )
     assert run["test_a.py::test_big"].attempts[0].message.endswith("out of memory")
-
-
-def test_a_hang_is_cut_with_a_stack_and_the_rest_still_runs(root):
-    run = gate.run_hanging(
-        root,
-        {
-            "test_a.py": f"""
-            import ctypes
-            def test_hang():
-                {HANGS_NOW}
-                ctypes.PyDLL(None).sleep(1000)  # it holds the GIL
-            def test_after(): pass
-            """
-        },
-        retry_limit=0,
-    )
-    assert run.verdict.state is State.TIMEOUT
-    assert run.verdict.message == "timed-out: test_a.py::test_hang: no end after 100 s"
-    assert "in test_hang" in run["test_a.py::test_hang"].attempts[0].detail
-    assert run["test_a.py::test_after"].outcome is Outcome.PASSED
-    assert run.seconds < 500, "it was cut"
 
 
 def test_stacks_that_a_busy_machine_writes_late_are_waited_for(root, monkeypatch):
@@ -215,13 +162,17 @@ def test_stacks_that_a_busy_machine_writes_late_are_waited_for(root, monkeypatch
         ("import os; os._exit(0)", "import: exit status 0"),
         (f"import time; {HANGS_NOW}; time.sleep(1000)", "import: no end of its import after 100 s"),
         ("import pytest; pytest.exit('enough')", "enough"),
+        ("raise ImportError('no numpy\\n\\nSee https://example.org.\\n')", "ImportError: no numpy"),
+        ("raise SystemExit('no\\nGPU')", "SystemExit while the file was imported: no"),
+        ("import pytest; pytest.fail('one\\ntwo', pytrace=False)", ": one"),
     ],
 )
 def test_a_file_that_cannot_be_collected_is_an_error_and_others_still_run(root, code, message):
     run = gate.run_hanging(root, {"test_a.py": code, "test_b.py": TWO})
     assert run.verdict.state is State.COLLECT_ERROR
     assert message in run.verdict.message
-    assert run.results.collect_errors[0].file == "test_a.py"
+    (error,) = run.results.collect_errors
+    assert error.file == "test_a.py"
     assert run.results.counts.passed == 2
 
 
@@ -233,72 +184,6 @@ def test_a_file_is_collected_without_a_look_at_those_beside_it(root, each_pytest
     run = gate.run(root, {"conftest.py": conftest, **tests, "sub/test_d.py": "def test(): pass\n"})
     assert run.results.counts.passed == 4
     assert sorted((root / "seen").read_text().split()) == [*tests, "test_d.py"]
-
-
-def test_everything_skipped_is_too_few_ran(root):
-    run = gate.run(
-        root,
-        {
-            "test_a.py": """
-            import pytest
-            @pytest.mark.skip(reason="no such device")
-            def test_one(): pass
-            def test_two(): pytest.skip("not today")
-            """,
-            "test_b.py": "import pytest\npytest.skip('needs 8', allow_module_level=True)\n",
-        },
-        may_skip=100,
-    )
-    assert run.verdict.state is State.TOO_FEW_RAN
-    assert run.verdict.message == "tests that passed: 0, must: 1; skipped: 3, expected to fail: 0"
-    assert run["test_a.py::test_one"].reason == "no such device"
-    assert run["test_b.py"].reason == "needs 8"
-
-
-def test_too_few_tests_or_too_many_skips_are_too_few_ran(root):
-    files = {"test_a.py": TWO + "import pytest\ndef test_three(): pytest.skip('why')\n"}
-    assert gate.run(root, files, must_run=3, may_skip=1).verdict.state is State.TOO_FEW_RAN
-    assert gate.run(root, files, must_run=2, may_skip=0).verdict.state is State.TOO_FEW_RAN
-    assert gate.run(root, files, must_run=2, may_skip=1).verdict.state is State.PASS
-
-
-def test_a_pass_on_the_second_try_is_flaky_and_has_a_budget(root):
-    run = gate.run(root, {"test_a.py": FLAKY}, must_run=0)
-    assert run.verdict.state is State.FLAKY
-    assert run["test_a.py::test_flaky"].outcome is Outcome.FLAKY
-    assert run.attempts("test_a.py::test_flaky") == ["failed", "passed"]
-    (root / "seen").unlink()
-    within = gate.run(root, {"test_a.py": FLAKY}, must_run=0, flaky_budget=1)
-    assert within.verdict.state is State.PASS
-    assert within.results.counts.flaky == 1
-
-
-ONCE = """
-    import ctypes, time
-    from pathlib import Path
-    import pytest
-    @pytest.mark.parametrize("n", range(3))
-    def test_once(n):
-        seen = Path(__file__).with_name(f"seen{n}")
-        if not seen.exists():
-            seen.touch()
-            BREAK
-"""
-
-
-@pytest.mark.parametrize(
-    ("body", "state"),
-    [
-        ("ctypes.string_at(0)", State.CRASH),
-        ("seen.with_name(f'hangs{n}').touch(); time.sleep(1000)", State.TIMEOUT),
-    ],
-)
-def test_what_crashes_or_hangs_and_passes_when_tried_again_is_never_only_flaky(root, body, state):
-    files = {"test_a.py": ONCE.replace("BREAK", body)}
-    run = gate.run_hanging(root, files, flaky_budget=10)
-    assert run.verdict.state is state
-    assert run.attempts("test_a.py::test_once[0]")[1] == "passed"
-    assert run.results.counts.flaky == 0
 
 
 def test_what_a_thread_raises_later_is_not_the_failure_of_the_next_test(root):
@@ -325,22 +210,21 @@ def test_what_a_thread_raises_later_is_not_the_failure_of_the_next_test(root):
     assert "ValueError during test_a.py::test_runs_by_then: too late" in run.verdict.message
 
 
-def test_fixtures_of_the_session_are_set_up_once_per_process(root):
-    files = {
-        "conftest.py": """
-            import pytest
-            from pathlib import Path
-            @pytest.fixture(scope="session", autouse=True)
-            def costly():
-                log = Path(__file__).with_name("log")
-                with log.open("a") as file: file.write("up ")
-                yield
-                with log.open("a") as file: file.write("down ")
-            """,
-        **{f"test_{n}.py": TWO for n in range(4)},
-    }
+@pytest.mark.parametrize("scope", ["session", "module"])
+def test_fixtures_are_set_up_once_for_all_tests_of_their_scope(root, scope):
+    conftest = f"""
+        import pytest
+        from pathlib import Path
+        @pytest.fixture(scope={scope!r}, autouse=True)
+        def costly():
+            log = Path(__file__).with_name("log")
+            with log.open("a") as file: file.write("up ")
+            yield
+            with log.open("a") as file: file.write("down ")
+    """
+    files = {"conftest.py": conftest, **{f"test_{n}.py": TWO for n in range(4)}}
     assert gate.run(root, files).verdict.state is State.PASS
-    assert (root / "log").read_text() == "up down "
+    assert (root / "log").read_text() == "up down " * (1 if scope == "session" else 4)
 
 
 def test_a_fixture_of_the_session_that_cannot_be_torn_down_is_the_fault_of_its_process(root):
@@ -369,12 +253,6 @@ def test_a_comparison_that_fails_shows_both_sides(root):
     assert "get_terminal_writer" not in attempt.detail
 
 
-def test_a_plugin_that_happens_to_be_installed_is_not_loaded(root):
-    code = "def test_x(request): assert not request.config.pluginmanager.has_plugin('xdist')\n"
-    run = gate.run(root, {"test_a.py": code}, retry_limit=0)
-    assert run.verdict.state is State.PASS, "the tests' own environment has xdist"
-
-
 @pytest.mark.parametrize(
     ("hook", "message"),
     [
@@ -397,13 +275,6 @@ def test_a_conftest_that_rewrites_outcomes_is_outvoted(root, hook, message):
     run = gate.run(root, files, retry_limit=0)
     assert run.verdict.state is State.FAIL
     assert message in run["test_a.py::test_x"].attempts[0].message
-
-
-def test_a_conftest_that_skips_the_call_phase_makes_no_pass(root):
-    conftest = "def pytest_runtest_protocol(item, nextitem): return True\n"
-    files = {"conftest.py": conftest, "test_a.py": "def test_x(): assert 0\n"}
-    run = gate.run(root, files, retry_limit=0)
-    assert run["test_a.py::test_x"].attempts[0].message == "pytest reported no outcome"
 
 
 def test_what_is_deselected_is_counted_however_it_is_done(root):
@@ -429,16 +300,6 @@ def test_a_file_that_must_be_alone_has_a_process_of_its_own(root):
     assert process["test_b.py::test_x"] == process["test_b.py::test_y"]
     others = {number for test, number in process.items() if "test_b" not in test}
     assert process["test_b.py::test_x"] not in others
-
-
-def test_a_failure_that_quotes_a_whole_log_is_told_in_a_line_and_kept_whole(root):
-    """The page, the log of the run and annotations show the line."""
-    code = "def test_x(): raise AssertionError('wrong in ' + 2000 * 'word ' + 'end')\n"
-    run = gate.run(root, {"test_a.py": code})
-    attempt = run["test_a.py::test_x"].attempts[0]
-    assert "wrong in word" in attempt.message
-    assert len(attempt.message) <= 400
-    assert "word end" in attempt.detail
 
 
 def test_what_reads_absls_flags_does_not_depend_on_the_files_before_it(root):
@@ -581,17 +442,6 @@ def test_a_log_keeps_its_head_and_tail(root, monkeypatch):
     assert "bytes left out" in log.read_text()
 
 
-def test_many_failures_in_a_row_cost_no_more_than_in_proportion():
-    book = Outcomes(retry_limit=0)
-    names = [f"a::t{n}" for n in range(40000)]
-    book.collected("a", dict.fromkeys(names, 0), tags={})
-    failed = Attempt(outcome=Outcome.FAILED, lane="g", process=1, start_ms=0, duration_ms=1)
-    started = time.process_time()
-    for name in names:
-        book.attempted(name, failed)
-    assert time.process_time() - started < 20, "it was 47 s for 36,000 tests"
-
-
 def test_a_poisoned_worker_is_replaced_and_the_poisoner_named(root):
     run = gate.run(root, {"test_a.py": POISON, "test_b.py": TWO}, flaky_budget=10)
     assert run.verdict.state is State.FAIL
@@ -653,43 +503,12 @@ def test_an_exit_that_contradicts_the_results_is_no_pass(root, code, state):
     assert "test_a.py::test_x" in run.verdict.message
 
 
-def test_failures_hidden_by_an_exit_status_of_zero_are_still_failures(root):
-    code = """
-        import atexit, os
-        atexit.register(lambda: os._exit(0))
-        def test_bad(): assert False
-    """
-    assert gate.run(root, {"test_a.py": code}).verdict.state is State.FAIL
-
-
 def test_a_broken_conftest_is_a_collect_error_not_a_loop(root):
     run = gate.run(root, {"conftest.py": "import no_such_module\n", "test_a.py": TWO})
     assert run.verdict.state is State.COLLECT_ERROR
     assert "pytest did not start" in run.verdict.message
     assert "no_such_module" in run.results.collect_errors[0].detail
     assert len(run.results.processes) == 2
-
-
-def test_fixtures_are_shared_within_a_file_and_torn_down(root):
-    run = gate.run(
-        root,
-        {
-            "test_a.py": """
-            import pytest
-            from pathlib import Path
-            LOG = Path(__file__).with_name("log")
-            @pytest.fixture(scope="module")
-            def costly():
-                with LOG.open("a") as log: log.write("up ")
-                yield
-                with LOG.open("a") as log: log.write("down ")
-            @pytest.mark.parametrize("n", range(5))
-            def test_x(costly, n): pass
-            """,
-        },
-    )
-    assert run.verdict.state is State.PASS
-    assert (root / "log").read_text() == "up down "
 
 
 def test_a_fixture_that_fails_after_its_last_user_fails_that_test(root):
@@ -710,42 +529,6 @@ def test_a_fixture_that_fails_after_its_last_user_fails_that_test(root):
     assert run.verdict.state is State.FAIL
     assert run["test_a.py::test_one"].outcome is Outcome.PASSED
     assert run.attempts("test_a.py::test_two") == ["failed", "failed"]
-
-
-HELP = "raise ImportError('no numpy\\n\\nSee https://example.org/help for more.\\n')"
-CHAINED = f"try:\n    import no_such\nexcept ImportError as exc:\n    {HELP} from exc"
-
-
-@pytest.mark.parametrize(
-    ("code", "said"),
-    [
-        (HELP, "ImportError: no numpy"),
-        (CHAINED, "ImportError: no numpy"),
-        ("def f(:", "SyntaxError: "),
-        ("raise SystemExit('no\\nGPU')", "SystemExit while the file was imported: no"),
-        ("import pytest; pytest.fail('one\\ntwo', pytrace=False)", "one"),
-    ],
-)
-def test_a_file_that_cannot_be_imported_is_said_once_and_by_what_went_wrong(root, code, said):
-    run = gate.run(root, {"test_a.py": f"{code}\n", "test_b.py": TWO})
-    (error,) = run.results.collect_errors
-    assert error.message.startswith(said)
-    assert run.results.faults == (), "what pytest counts as failed is that file"
-    assert run.outcomes() == {"test_b.py::test_one": "passed", "test_b.py::test_two": "passed"}
-
-
-def test_what_somebody_is_to_read_has_blanks_where_lines_ended(root):
-    fixture = """
-    import pytest
-    @pytest.fixture(scope="session", autouse=True)
-    def own():
-        yield
-        raise ValueError("one\\n  two")
-    def test_x(): pass
-    """
-    run = gate.run(root, {"test_a.py": fixture})
-    (fault,) = run.results.faults
-    assert fault.message.endswith("ValueError: one two")
 
 
 def test_the_deadline_of_the_run_lists_what_did_not_run(root):
@@ -850,13 +633,6 @@ def test_a_device_that_does_not_answer_after_a_crash_is_infra(root):
     assert run.results.counts.passed == 2
 
 
-def test_the_last_test_runs_also_when_its_process_must_be_a_new_one(root):
-    crash = "import os\ndef test_crash(): os.abort()\ndef test_last(): pass\n"
-    good = Command(argv=(sys.executable, "-c", ""))
-    run = gate.run(root, {"test_a.py": crash}, lanes=gate.lanes(1, probe=good), retry_limit=0)
-    assert run.outcomes() == {"test_a.py::test_crash": "crashed", "test_a.py::test_last": "passed"}
-
-
 # One lane may come up much later than the other, which waits for it.
 BAD_DEVICE = """\
 import os, time
@@ -907,18 +683,6 @@ def test_two_lanes_share_the_work_and_one_file_is_split(root):
     by_lane = Counter(a.lane for t in run.results.tests for a in t.attempts if "test_a" in t.test)
     assert sorted(by_lane) == ["gpu0", "gpu1"]
     assert min(by_lane.values()) >= 10
-
-
-def test_only_the_named_tests_run_and_skips_have_their_reasons(root):
-    run = gate.run(
-        root,
-        {"test_a.py": TWO + "def test_three(): pass\n"},
-        wanted=lambda test: not test.endswith("two"),
-        skip=lambda test: "known" if test.endswith("three") else "",
-        may_skip=1,
-    )
-    assert run.outcomes() == {"test_a.py::test_one": "passed", "test_a.py::test_three": "skipped"}
-    assert run["test_a.py::test_three"].reason == "known"
 
 
 def test_libraries_are_seen_in_the_process_or_in_a_trace(root):
@@ -986,15 +750,6 @@ def test_progress_counts_up_and_failures_are_told_at_once(root):
     assert seen.failures[0][0] == "test_a.py::test_bad"
 
 
-def test_no_lane_is_ever_told_to_have_waited_less_than_nothing(root):
-    seen = Seen()  # the deadline is noticed, and the lane's new work begun, between two looks
-    code = "import time\ndef test_hangs(): time.sleep(60)\n"
-    gate.run(root, {"test_a.py": code}, watcher=seen, test_deadline=0.3, retry_limit=0)
-    waits = [seconds for s in seen.snapshots for _, _, seconds in s.lanes]
-    assert waits
-    assert min(waits) >= 0
-
-
 # --- signals ------------------------------------------------------------------------------------
 
 PROGRAM = """\
@@ -1047,20 +802,13 @@ def test_sigterm_ends_the_run_with_what_it_knows(root, tmp_path):
     assert _gone(worker)
 
 
-def test_a_gate_killed_outright_leaves_no_worker_behind(root, tmp_path):
-    process, worker = _start(root, tmp_path)
-    process.kill()
-    process.communicate(timeout=240)
-    assert _gone(worker)
-
-
 HOLDER = """\
 import sys, time
 from pathlib import Path
 sys.path[:0] = {path!r}
 from support import gate
 from rocwheel.gate.machine.accelerators import Accelerator, Maker
-from rocwheel.gate.machine.slots import Slots
+from rocwheel.gate.machine.devices import Slots
 
 TESTS = '''
 import os, subprocess, time

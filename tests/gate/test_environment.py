@@ -15,7 +15,7 @@ from rocwheel.base.versions import PythonVersion
 from rocwheel.gate import environment, subject
 from rocwheel.gate.environment import NO_ROCM, Provided
 from rocwheel.gate.request import DeviceChoice
-from rocwheel.gate.subject import WheelsUnderTest, WheelUnderTest
+from rocwheel.gate.subject import WheelsUnderTest
 from rocwheel.records.places import Place
 from rocwheel.records.verdict import RocmProvided
 
@@ -28,7 +28,7 @@ def test_a_manifests_wheels_are_installed_from_files_by_hash(tmp_path, stored):
     place = Place(store=open_store(tmp_path.as_uri()), root="v2-staging/x", family="x")
     wheels = subject.of_manifest(manifest, PYTHON, place if stored else tmp_path)
     brought = Path("/env/wheels")
-    lines = [wheel.requirement(brought) for wheel in wheels.wheels]
+    lines = [wheels.requirement(wheel, brought) for wheel in wheels.wheels]
     built = {w.filename for w in manifest.built if w.python in ("", "3.12")}
     assert set(wheels.stored) == (built if stored else set())
     assert len(lines) == 3
@@ -43,12 +43,14 @@ def test_a_manifests_wheels_are_installed_from_files_by_hash(tmp_path, stored):
 
 
 def test_everything_is_held_to_the_versions_of_the_set_and_of_an_earlier_run():
+    names = ("jax-x-plugin", "jaxlib")
     wheels = WheelsUnderTest(
         jax_version="0.9.1",
-        wheels=(
-            WheelUnderTest(filename="p.whl", project="jax-x-plugin", version="0.9.1", sha256="a"),
-            WheelUnderTest(filename="l.whl", project="jaxlib", version="0.9.1", sha256="b"),
+        wheels=tuple(
+            SimpleNamespace(project=name, version="0.9.1", sha256="a", origin="upstream")
+            for name in names
         ),
+        origin=Path("/wheels"),
     )
     request = SimpleNamespace(
         wheels=wheels, constraints=("numpy==2.0", "jaxlib==0.8.0"), requirements=("more==1",),

@@ -86,7 +86,7 @@ def smoke(interpreter, tmp_path_factory):
     folder = tmp_path_factory.mktemp("smoke")
     request = asked(
         interpreter, folder, manifest=make_set(folder / "set", jax=JAX), device=DeviceChoice.CPU,
-        wheels=WheelsUnderTest(jax_version=JAX, wheels=()),
+        wheels=WheelsUnderTest(jax_version=JAX, wheels=(), origin=folder),
     )  # fmt: skip
     here = gate.here(folder)
     with pytest.MonkeyPatch.context() as patch:

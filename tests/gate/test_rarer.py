@@ -15,31 +15,12 @@ pytestmark = [pytest.mark.integration, pytest.mark.usefixtures("each_pytest")]
 
 CI = Path(__file__).parents[2] / "ci"
 
-BREAKER = """
-    broken = False
-    def test_breaks():
-        global broken
-        broken = True
-""" + "".join(
-    f"    def test_innocent_{n}(): assert not broken, 'device is lost'\n" for n in range(9)
-)
-
 
 @pytest.fixture
 def root(tmp_path):
     folder = tmp_path / "suite"
     folder.mkdir()
     return folder
-
-
-def test_six_files_that_break_their_process_have_two_victims_each_and_six_culprits(root):
-    run = gate.run(root, {f"test_{name}.py": BREAKER for name in "abcdef"}, retry_limit=50)
-    failed = [test for test in run.results.tests if any(a.outcome.bad for a in test.attempts)]
-    assert len(failed) == 12
-    assert {test.test for test in run.results.failures} == {
-        f"test_{name}.py::test_breaks" for name in "abcdef"
-    }
-    assert all(test.victims == 2 for test in run.results.failures)
 
 
 def test_a_file_whose_tests_all_fail_costs_few_processes(root):
@@ -188,30 +169,6 @@ def test_one_who_leaves_something_to_another_file_is_named(root):
     }
     run = gate.run(root, files, flaky_budget=10)
     assert [test.test for test in run.results.failures] == ["test_a.py::test_leaves"]
-
-
-def test_a_file_that_kills_its_import_is_tried_once_more_and_then_a_finding(root):
-    files = {"test_a.py": "def test_a(): pass\n", "test_b.py": "import os\nos._exit(5)\n"}
-    run = gate.run(root, files)
-    assert run.verdict.state is State.COLLECT_ERROR
-    assert len(run.results.collect_errors) == 1
-    assert run["test_a.py::test_a"].outcome is Outcome.PASSED
-    assert len(run.results.processes) == 2
-
-
-def test_a_crash_that_comes_once_accuses_nobody(root):
-    text = """
-        import os, pathlib
-        def test_before(): pass
-        def test_crashes_once():
-            mark = pathlib.Path(__file__).with_name("mark")
-            if not mark.exists():
-                mark.touch()
-                os.abort()
-    """
-    run = gate.run(root, {"test_a.py": text})
-    assert run["test_a.py::test_before"].outcome is Outcome.PASSED
-    assert run["test_a.py::test_crashes_once"].outcome is Outcome.CRASHED
 
 
 @pytest.mark.parametrize("timer", ["ITIMER_PROF", "ITIMER_VIRTUAL", "ITIMER_REAL"])

@@ -27,12 +27,6 @@ def machine(tmp_path):
     return {"cache": tmp_path / "cache", "cwd": tmp_path}
 
 
-def test_the_rocm_is_the_manifests_tarball_by_its_digest(machine):
-    planned = str(subject.rocm_of(manifest(), "", exact=False, **machine))
-    assert "https://there/therock-dist-linux-gfx90a-7.10.0" in planned
-    assert DIGEST in planned
-
-
 def test_an_exact_rocm_is_held_to_the_manifest_wherever_it_comes_from(machine):
     named = f"https://there/{manifest().rocm.name}"
     assert DIGEST in str(subject.rocm_of(manifest(), named, exact=True, **machine))

@@ -19,8 +19,7 @@ from rocwheel.base.errors import CommandError, ConfigError
 from rocwheel.base.host import machine as machines
 from rocwheel.base.process import HostRunner, base_env
 from rocwheel.base.values import replace
-from rocwheel.gate import environment, subject
-from rocwheel.gate.setup_errors import InfraError
+from rocwheel.gate import InfraError, environment, subject
 
 pytestmark = [pytest.mark.integration, pytest.mark.slow, pytest.mark.xdist_group("gate run")]
 OWN = {"INSTALLER", "REQUESTED", "direct_url.json", "uv_cache.json"}  # of each installer
@@ -159,7 +158,7 @@ def test_a_wheel_of_the_set_is_held_against_its_own_record(make, machine, talk):
 
 
 def test_a_file_that_is_not_what_its_set_names_is_not_installed(wheels, make):
-    wheels.wheels[0].path.write_bytes(b"other")
+    (wheels.origin / wheels.wheels[0].filename).write_bytes(b"other")
     with pytest.raises(InfraError, match="its set says"):
         make("env")
 

@@ -58,7 +58,7 @@ def test_every_collected_test_is_counted_once():
         ({"started": "yesterday"}, "started"),
         ({"reason": "two\nlines"}, "reason"),
         ({"approved": True}, "approved"),
-        ({"schema": 2}, "schema"),
+        ({"schema": 3}, "schema"),
     ],
 )
 def test_a_verdict_that_breaks_the_schema_is_refused_by_name(change, named):

@@ -29,9 +29,8 @@ from rocwheel.base.here import Here
 from rocwheel.base.host.machine import Interpreter
 from rocwheel.base.process import Command, Runner
 from rocwheel.base.values import Plain
-from rocwheel.gate import subject
+from rocwheel.gate import InfraError, WrongWheelsError, subject
 from rocwheel.gate.request import DeviceChoice, GateRequest
-from rocwheel.gate.setup_errors import InfraError, WrongWheelsError
 from rocwheel.gate.subject import WheelsUnderTest
 from rocwheel.records.install import DEVICE
 from rocwheel.records.verdict import RocmProvided
@@ -157,7 +156,7 @@ def listed(request: GateRequest, folder: Path, provided: Provided) -> dict[str, 
     pins += [line for line in others if line.partition("==")[0].strip().lower() not in names]
     jax = [f"jax=={wheels.jax_version}"] if request.suite.with_jax else []
     return {
-        "wheels.txt": [wheel.requirement(folder / BROUGHT) for wheel in wheels.wheels],
+        "wheels.txt": [wheels.requirement(wheel, folder / BROUGHT) for wheel in wheels.wheels],
         "others.txt": [*jax, *_asked(request, provided)],
         "constraints.txt": pins,
     }
@@ -305,9 +304,10 @@ def cause(detail: str) -> str:
 def _ready(wheels: WheelsUnderTest, folder: Path, console: Console) -> None:
     """Compare wheels of this machine with their set, and fetch those of a store."""
     for wheel in wheels.wheels:
-        if wheel.path and (there := files.sha256(wheel.path)) != wheel.sha256:
+        path = None if wheels.place else wheels.path(wheel, folder)
+        if path and (there := files.sha256(path)) != wheel.sha256:
             raise InfraError(
-                f"{wheel.path}: its SHA-256 is {there}, its set says {wheel.sha256}",
+                f"{path}: its SHA-256 is {there}, its set says {wheel.sha256}",
                 hint="get the wheel set again",
             )
     if wheels.place and wheels.stored:  # by digest; uv has no credentials
@@ -329,7 +329,7 @@ def _damaged(env: Path, wheels: WheelsUnderTest, brought: Path) -> Iterator[str]
             if digest and _digest(record.parents[1] / name) != digest:
                 yield str(record.parents[1] / name)
     for wheel in wheels.wheels:
-        path = brought / wheel.filename if wheel.is_stored else wheel.path
+        path = wheels.path(wheel, brought)
         if path:
             with zipfile.ZipFile(path) as archive:
                 own = next(name for name in archive.namelist() if name.endswith("/RECORD"))

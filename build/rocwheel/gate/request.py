@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import enum
+from collections.abc import Callable
 from pathlib import Path
 from typing import Final
 
@@ -63,6 +64,8 @@ class GateRequest(Plain, frozen=True, kw_only=True):
     installed: Path | None = None  # Python of an environment that has wheels and ROCm: an image's
     folders: tuple[Path, ...] = ()  # with packages that the suite needs and that one lacks
     output: Path = Path()
+    # finds the set that the family has released last, for the control run
+    released: Callable[[], tuple[Manifest, WheelsUnderTest]] | None = None
     slots: Path = Path()  # lock files of devices, shared by all users of the machine
     runner: str = ""  # its label
     host: str = ""
@@ -140,17 +143,14 @@ class GateRequest(Plain, frozen=True, kw_only=True):
 
     @property
     def key(self) -> str:
-        """Name the gate: a suite or a shard of it, a family, a CPython."""
         shard = f" shard {self.shard}" if str(self.shard) else ""
         return f"{self.suite.name}{shard} on {self.family.name}, CPython {self.python}"
 
     @property
     def seconds(self) -> float:
-        """The deadline of everything."""
         return self.suite.deadlines.suite + BESIDE
 
     @property
     def run_seconds(self) -> float:
-        """The deadline of the tests."""
         deadlines = self.suite.deadlines
         return float(deadlines.shard if self.shard.count > 1 else deadlines.suite)

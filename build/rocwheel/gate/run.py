@@ -11,6 +11,8 @@ from contextlib import ExitStack, suppress
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
+from queue import Empty, Queue
+from threading import Thread
 from typing import Final
 
 from rocwheel import __version__
@@ -22,19 +24,16 @@ from rocwheel.base.host import cgroup
 from rocwheel.base.host import machine as machines
 from rocwheel.base.process import Command
 from rocwheel.base.values import Plain, replace
-from rocwheel.gate import environment, subject
+from rocwheel.gate import InfraError, SetupError, control, environment, subject
 from rocwheel.gate.engine.child import WorkerSpec
 from rocwheel.gate.engine.loop import TestRunner
-from rocwheel.gate.engine.plan import Lane, RunPlan, System, Watcher
-from rocwheel.gate.engine.scheduler import Estimates
+from rocwheel.gate.engine.plan import Estimates, Lane, RunPlan, System, Watcher
 from rocwheel.gate.environment import NO_ROCM, Environment
 from rocwheel.gate.machine import devices, preflight
 from rocwheel.gate.machine.accelerators import Accelerator, Maker
-from rocwheel.gate.machine.devices import Allotted
+from rocwheel.gate.machine.devices import Allotted, Slots
 from rocwheel.gate.machine.preflight import EnvironmentFacts
-from rocwheel.gate.machine.slots import Slots
 from rocwheel.gate.request import Choice, DeviceChoice, GateRequest
-from rocwheel.gate.setup_errors import InfraError, SetupError
 from rocwheel.gate.suite import discovery, upstream
 from rocwheel.gate.suite.discovery import SuiteFiles
 from rocwheel.gate.verdict import run_record
@@ -48,12 +47,11 @@ WATCHED: Final = ("jax", "jaxlib")
 
 
 class GateResult(Plain, frozen=True, kw_only=True):
-    """What a run of the gate found."""
-
     results: Results
     judged: Fault  # the state and its reason
     verdict: Verdict
     error: RocwheelError | None = None  # why it ended before its tests
+    is_cut: bool = False  # by a signal
 
 
 def lines(request: GateRequest, here: Here) -> Iterator[str | SetupError]:
@@ -118,13 +116,16 @@ def run(request: GateRequest, here: Here, watcher: Watcher) -> GateResult:
             error = InfraError(str(exc), hint="check disk space and permissions of this machine")
         except KeyboardInterrupt:
             results = run_record.empty(request, State.NOT_RUN, CUT_SHORT)
+            gate.is_cut = True
     if error:
         state = error.state if isinstance(error, SetupError) else State.INFRA
         results = run_record.empty(request, state, str(error))
     results = replace(results, environment=run_record.about(gate))
     judged = judge(results, request.demand)
     verdict = run_record.verdict(gate, results, judged, started=started)
-    return GateResult(results=results, judged=judged, verdict=verdict, error=error)
+    return GateResult(
+        results=results, judged=judged, verdict=verdict, error=error, is_cut=gate.is_cut
+    )
 
 
 @dataclass(kw_only=True)
@@ -134,6 +135,7 @@ class _Gate(Setup):
     watcher: Watcher
     until: float
     work: Path = Path()
+    is_cut: bool = False
 
     def left(self) -> float:
         return max(1.0, self.until - self.here.clock())
@@ -158,7 +160,13 @@ class _Gate(Setup):
                     patience=min(request.patience, self.left()),
                 )
             )
-        return self.test(tests, allotted, taken)
+        results = self.test(tests, self.install(tests, allotted, taken))
+        again = partial(self.again, allotted=allotted, taken=taken)
+        try:
+            return results if self.is_cut else control.compared(results, request, again)
+        except KeyboardInterrupt:
+            self.is_cut = True
+            return results
 
     def prepare(self) -> SuiteFiles:
         """Bring tests and ROCm, which takes no device."""
@@ -188,10 +196,10 @@ class _Gate(Setup):
         own = upstream.variables(tests.root, source.variables, request.suite.environment)
         return replace(discovery.lay_out(tests, source, self.work), variables=own)
 
-    def test(
+    def install(
         self, tests: SuiteFiles, allotted: Allotted, taken: Mapping[Accelerator, int]
-    ) -> Results:
-        """Make the environment on the devices that were taken, check both, and run the tests."""
+    ) -> RunPlan:
+        """Make the environment, check it and the devices that were taken, and plan the run."""
         request, here, own = self.request, self.here, self.work / "environment"
         with here.console.step("The environment", key="environment"):
             if request.installed:  # its files cannot be written: an image's root is read-only
@@ -220,12 +228,17 @@ class _Gate(Setup):
             if request.installed and (names := self.facts.uncompared):
                 self.uncompared = f"not compared with the set's digests: {', '.join(names)}"
                 here.console.warn(self.uncompared)
-        plan = self.plan(tests, self.environment, self.facts, tuple(taken.values()))
+        return self.plan(tests, self.environment, self.facts, tuple(taken.values()))
+
+    def test(self, tests: SuiteFiles, plan: RunPlan) -> Results:
+        """Run the tests; another file than was named is a fault."""
+        request, here = self.request, self.here
+        own = self.environment.site if request.installed and self.environment else self.work
         what = f"{count(len(tests.files), 'file')} on {count(len(self.lanes), 'lane')}"
         with here.console.step(what, key="run"):
             folders = {
                 tests.root: "the tests",
-                self.environment.site if request.installed else own: "the environment",
+                own if request.installed else own / "environment": "the environment",
             }
             folders |= dict.fromkeys(
                 filter(None, (tests.modules, *request.folders)), "its packages"
@@ -316,8 +329,7 @@ class _Gate(Setup):
         )
 
     def run_plan(self, plan: RunPlan) -> Results:
-        """Run the plan with the skip list that applies to it."""
-        request, here = self.request, self.here
+        request = self.request
         targets = frozenset(device.target for lane in self.lanes for device in lane.devices)
         rocm = self.provided.record.version
         of = (request.suite.name, targets, rocm, request.wheels.jax_version)
@@ -338,7 +350,14 @@ class _Gate(Setup):
         else:
             named = request.tests  # a file stands for all of its tests
             plan = _only(plan, named, lambda test: bool(named & {test, test.partition("::")[0]}))
-        slots = Slots.of(request.slots, here)
+        results = self.engine(plan)
+        # a keyword of several suites need not be one of each
+        due = (e for e in entries if met[e.where] or not e.keyword or len(e.suites) == 1)
+        results = replace(results, skips={entry.where: met[entry.where] for entry in due})
+        return results if plan.shard or not request.whole else with_unmet_skips(results)
+
+    def engine(self, plan: RunPlan) -> Results:
+        here, slots = self.here, Slots.of(self.request.slots, self.here)
         machine = System(
             starter=here.runner,
             clock=here.clock,
@@ -348,10 +367,61 @@ class _Gate(Setup):
             ),
         )
         results = TestRunner(plan, machine, self.watcher).run()
-        # a keyword of several suites need not be one of each
-        due = (e for e in entries if met[e.where] or not e.keyword or len(e.suites) == 1)
-        results = replace(results, skips={entry.where: met[entry.where] for entry in due})
-        return results if plan.shard or not request.whole else with_unmet_skips(results)
+        self.is_cut = any(fault.message == CUT_SHORT for fault in results.faults)
+        return results
+
+    def again(
+        self,
+        asked: GateRequest,
+        failed: Mapping[control.Devices, set[str]],
+        *,
+        allotted: Allotted,
+        taken: Mapping[Accelerator, int],
+    ) -> Iterator[tuple[control.Devices, Results]]:
+        """Try what failed on each device again there, with the set of another request."""
+        here = self.here
+        other = _Gate(
+            request=asked, here=here, watcher=Watcher(), work=self.work / "control",
+            until=min(self.until, here.clock() + control.LIMIT),
+        )  # fmt: skip
+        number = count(sum(map(len, failed.values())), "failure")
+        what = f"Control run: {number} with the released set {asked.manifest.sha256[:12]}"
+        with here.console.step(what, key="control"):
+            asked.logs.mkdir(parents=True, exist_ok=True)
+            plan = other.install(_within(other.left(), other.prepare), allotted, taken)
+            lanes: dict[control.Devices, list[Lane]] = {}
+            for lane in plan.lanes:
+                lanes.setdefault(tuple(d.device for d in lane.devices), []).append(lane)
+            for devices_, names in failed.items():
+                if here.clock() >= other.until:
+                    return
+                part = _only(plan, names, names.__contains__)
+                part = replace(part, lanes=tuple(lanes[devices_]), deadline=other.left())
+                # what is in none of its files is no test there; one is looked at all the same
+                found = other.engine(replace(part, files=part.files or plan.files[:1]))
+                if other.is_cut:
+                    raise KeyboardInterrupt
+                yield devices_, found
+
+
+def _within(seconds: float, work: Callable[[], SuiteFiles]) -> SuiteFiles:
+    """Return what `work` does in a thread, which is left alone when it takes longer."""
+    done: Queue[SuiteFiles | Exception] = Queue()
+
+    def run() -> None:
+        try:
+            done.put(work())
+        except Exception as exc:  # noqa: BLE001 - it is raised below
+            done.put(exc)
+
+    Thread(target=run, daemon=True).start()
+    try:
+        found = done.get(timeout=seconds)
+    except Empty:
+        raise InfraError("its tests and its ROCm did not come in time") from None
+    if isinstance(found, Exception):
+        raise found
+    return found
 
 
 def _by(results: Results, seconds: float) -> str:

@@ -22,16 +22,15 @@ from rocwheel.gate.suite import history, skips, suites
 from rocwheel.gate.suite.suites import Suite
 from rocwheel.gate.verdict import storing
 from rocwheel.records.places import Place
-from rocwheel.records.results import CUT_SHORT, Attempt, Fault, LastRun, Results
+from rocwheel.records.results import Attempt, Fault, LastRun, Results
 from rocwheel.records.verdict import Verdict
 from rocwheel.release.trust.policy import Signer
 
 NAME_WIDTH: Final = 40  # of a test in the progress line
+SHOWN: Final = 20  # failures with what a control run says of them
 
 
 class GateReport(Plain, frozen=True, kw_only=True):
-    """The result of one gate, as it is printed."""
-
     results: Results
     judged: Fault
     document: dict[str, Any]
@@ -101,7 +100,7 @@ def run_each(
                     with _remembering(console):
                         history.add(request.stored, request.suite.name, here.cache, gated.results)
             yield report
-            if any(fault.message == CUT_SHORT for fault in gated.results.faults):  # by a signal
+            if gated.is_cut:
                 left = ", ".join(waiting.suite.name for waiting in requests[number:])
                 unbegun = f"not begun: {left}; " if left else ""
                 console.info(f"interrupted: {unbegun}run the same command again")
@@ -109,7 +108,6 @@ def run_each(
 
 
 def _run(request: GateRequest, here: Here) -> GateResult:
-    """Run one gate and show its progress."""
     storing.clear(request.output)
     here.console.info(f"gate {request.key}")
     with _watching(here.console) as watcher:
@@ -140,8 +138,6 @@ def _interruptible(request: GateRequest) -> Iterator[None]:
 
 @contextmanager
 def _watching(console: Console) -> Iterator[Watcher]:
-    """Show a run: a bar, and every failure at once."""
-
     class Shown(Watcher):
         def progress(self, snapshot: Snapshot) -> None:
             lanes = " | ".join(
@@ -197,6 +193,7 @@ def finish(
             history.keep_last(place, history.name_of(results), here.cache, run)
     counts = {name: number for name, number in results.counts.by_outcome().items() if number}
     numbers = ", ".join(f"{number} {name.replace('_', ' ')}" for name, number in counts.items())
+    words = "".join(f"{word}: {name}\n" for name, word in list(results.control.items())[:SHOWN])
     page = output / "report.html"
     reason = f": {fault.message}" if fault.message else ""
     return GateReport(
@@ -207,11 +204,12 @@ def finish(
             "state": fault.state.value,
             "reason": fault.message,
             "counts": results.counts.by_outcome(),
+            "control": results.control,
             "worst": results.worst,
             "report": str(page),
             "verdict": key,
         },
-        text=f"{verdict_text(results, fault)}{reason}\n{numbers or 'no test ran'}\n{page}",
+        text=f"{verdict_text(results, fault)}{reason}\n{words}{numbers or 'no test ran'}\n{page}",
         error=unwritten,
     )
 

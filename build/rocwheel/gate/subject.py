@@ -8,7 +8,7 @@ from rocwheel.base.errors import ConfigError, WheelError
 from rocwheel.base.git import Checkout
 from rocwheel.base.values import Plain
 from rocwheel.base.versions import PythonVersion
-from rocwheel.records.manifest import Manifest
+from rocwheel.records.manifest import Manifest, WheelEntry
 from rocwheel.records.places import Place
 
 
@@ -59,55 +59,44 @@ def checkout(repository: str, commit: str, *, ref: str = "", cache: Path) -> Che
     return Checkout(repository=repository, ref=ref, commit=commit, folder=folder)
 
 
-class WheelUnderTest(Plain, frozen=True, kw_only=True):
-    """One wheel to install by hash: a local file, a stored one, or one of upstream's index."""
-
-    filename: str
-    project: str
-    version: str
-    sha256: str
-    path: Path | None = None  # of a local file
-    is_stored: bool = False  # it is brought from `WheelsUnderTest.place` before it is installed
-
-    def requirement(self, brought: Path) -> str:
-        """Return the line of a requirements file that allows these bytes and no others."""
-        path = brought / self.filename if self.is_stored else self.path
-        what = f" @ {path.as_uri()}" if path else f"=={self.version}"
-        return f"{self.project}{what} --hash=sha256:{self.sha256}"
-
-
 class WheelsUnderTest(Plain, frozen=True, kw_only=True):
     """The wheels of a set that a gate installs and tests, for one CPython."""
 
     jax_version: str
-    wheels: tuple[WheelUnderTest, ...]
-    place: Place | None = None  # where stored ones lie
+    wheels: tuple[WheelEntry, ...]
+    origin: Path | Place  # where those that were built lie; the others are in upstream's index
+
+    @property
+    def place(self) -> Place | None:
+        return None if isinstance(self.origin, Path) else self.origin
 
     @property
     def stored(self) -> dict[str, str]:
         """File names and SHA-256 of the wheels that are brought from the store."""
-        return {wheel.filename: wheel.sha256 for wheel in self.wheels if wheel.is_stored}
+        built = (wheel for wheel in self.wheels if wheel.origin == "built" and self.place)
+        return {wheel.filename: wheel.sha256 for wheel in built}
+
+    def path(self, wheel: WheelEntry, brought: Path) -> Path | None:
+        """Return where a wheel is installed from; None for one of an index."""
+        if wheel.origin != "built":
+            return None
+        return (self.origin if isinstance(self.origin, Path) else brought) / wheel.filename
+
+    def requirement(self, wheel: WheelEntry, brought: Path) -> str:
+        """Return the line of a requirements file that allows these bytes and no others."""
+        path = self.path(wheel, brought)
+        what = f" @ {path.as_uri()}" if path else f"=={wheel.version}"
+        return f"{wheel.project}{what} --hash=sha256:{wheel.sha256}"
 
 
 def of_manifest(manifest: Manifest, python: PythonVersion, origin: Path | Place) -> WheelsUnderTest:
     """Return the wheels of a manifest that lie in a folder or in a store. Raises WheelError."""
-    folder = origin.resolve() if isinstance(origin, Path) else None
     if str(python) not in manifest.pythons:
         raise WheelError(
             f"the wheel set has no CPython {python}", hint=f"it has {', '.join(manifest.pythons)}"
         )
     return WheelsUnderTest(
         jax_version=manifest.jax_version,
-        wheels=tuple(
-            WheelUnderTest(
-                filename=wheel.filename,
-                project=wheel.project,
-                version=wheel.version,
-                sha256=wheel.sha256,
-                path=folder / wheel.filename if folder and wheel.origin == "built" else None,
-                is_stored=folder is None and wheel.origin == "built",
-            )
-            for wheel in manifest.of_python(python)
-        ),
-        place=None if isinstance(origin, Path) else origin,
+        wheels=tuple(manifest.of_python(python)),
+        origin=origin.resolve() if isinstance(origin, Path) else origin,
     )

@@ -32,7 +32,7 @@ class ImageVerdict(Value, frozen=True, kw_only=True):
     image: Digest  # of the configuration
     verdict: Verdict
     kind: Literal["image"] = "image"
-    schema: Literal[2] = 2
+    schema: Literal[2, 3] = 3
 
 
 class ImageRecord(Value, frozen=True, kw_only=True):

@@ -71,6 +71,7 @@ class TestResult(Value, frozen=True, kw_only=True):
     evidence: tuple[str, ...] = ()  # those of them seen in its process, or in a trace
     line: Count = 0  # in its file, from 1; 0 when unknown
     victims: Count = 0  # tests that failed in its process, because of it, and pass alone
+    control: str | msgspec.UnsetType = msgspec.UNSET  # since schema 3, of a failure
 
     def __post_init__(self) -> None:
         """Refuse a failure without an attempt that failed. Raises ConfigError."""
@@ -91,6 +92,12 @@ class TestResult(Value, frozen=True, kw_only=True):
         order = list(Outcome)
         return min(self.attempts, key=lambda item: order.index(item.outcome), default=None)
 
+    @property
+    def why(self) -> str:
+        """The reason for its outcome, after what a control run says of it."""
+        reason = self.reason or (self.worst.message if self.worst else "")
+        return f"{self.control}: {reason}" if self.control else reason
+
 
 class CollectError(Value, frozen=True, kw_only=True):
     """A file whose tests could not be listed."""
@@ -98,6 +105,12 @@ class CollectError(Value, frozen=True, kw_only=True):
     file: str
     message: str
     detail: str = ""
+    control: str | msgspec.UnsetType = msgspec.UNSET  # since schema 3
+
+    @property
+    def why(self) -> str:
+        """The message, after what a control run says of it."""
+        return f"{self.control}: {self.message}" if self.control else self.message
 
 
 class LaneRecord(Value, frozen=True, kw_only=True):
@@ -129,6 +142,11 @@ class Fault(Value, frozen=True, kw_only=True):
 
 
 CUT_SHORT: Final = "cut short by a signal"
+# What a control run says of a failure; a colon and more may follow.
+NEW: Final = "new"
+KNOWN: Final = "also in the released set"
+MACHINE: Final = "the machine"
+UNSEEN: Final = "not looked at"
 
 
 class Results(Value, frozen=True, kw_only=True):
@@ -147,7 +165,7 @@ class Results(Value, frozen=True, kw_only=True):
     skips: Mapping[str, Count] = msgspec.field(default_factory=dict)  # by entry, `file:line`
     environment: Mapping[str, str] = msgspec.field(default_factory=dict)
     duration_ms: Count = 0
-    schema: Literal[1, 2] = 2  # 1 does not say which classes were dropped
+    schema: Literal[1, 2, 3] = 3  # 1 does not say which classes were dropped
 
     def __post_init__(self) -> None:
         """Refuse impossible results: reports and verdicts rely on them. Raises ConfigError."""
@@ -169,6 +187,13 @@ class Results(Value, frozen=True, kw_only=True):
             for attempt in test.attempts[-1:]
             for name, number in attempt.figures.items()
         }
+
+    @property
+    def control(self) -> dict[str, str]:
+        """What a control run says of each failure."""
+        words = {test.test: test.control for test in self.failures}
+        words |= {error.file: error.control for error in self.collect_errors}
+        return {name: word for name, word in words.items() if word}
 
     @property
     def counts(self) -> Counts:

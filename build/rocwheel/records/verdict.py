@@ -18,7 +18,7 @@ from packaging.version import InvalidVersion, Version
 
 from rocwheel.base.values import MOST, Count, NonEmpty, Sha256, Sha256OrNone, Value, replace
 
-SCHEMA: Final = 1
+SCHEMA: Final = 2
 FIRST_EXIT_CODE: Final = 20
 
 Shard = Annotated[str, Meta(pattern=r"\A([0-9]+/[0-9]+)?\Z")]
@@ -234,7 +234,9 @@ class Verdict(Value, frozen=True, kw_only=True):
     # "2/4"; "" for the whole suite. A shard never passes a set, but may fail it.
     shard: Shard = ""
     also: tuple[State, ...] = ()  # what else was true of the run, that its state would hide
-    schema: Literal[1] = SCHEMA
+    # What a control run says of each failure; since schema 2.
+    control: Mapping[str, str] | msgspec.UnsetType = msgspec.UNSET
+    schema: Literal[1, 2] = SCHEMA
 
     @property
     def failure(self) -> State | None:

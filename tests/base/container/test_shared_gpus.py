@@ -29,7 +29,7 @@ HOLD = """
 import sys, time
 from pathlib import Path
 from rocwheel.gate.machine import accelerators
-from rocwheel.gate.machine.slots import Slots
+from rocwheel.gate.machine.devices import Slots
 seen = accelerators.amd(Path("/machine"), {}).devices
 slots = Slots(folder=Path("/slots"), boot="boot-1")
 least, most = map(int, sys.argv[1:])

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from rocwheel.gate.engine.scheduler import Estimates, Scheduler
+from rocwheel.gate.engine.plan import Estimates, Scheduler
 
 
 def simulate(files, lanes, estimates, *, collect=0.5):
@@ -125,13 +125,3 @@ def test_a_lost_lane_gives_everything_back():
     scheduler.give_back("one")
     assert [scheduler.next("two", 0.0).test for _ in range(2)] == ["t0", "t1"]
     assert scheduler.next("two", 0.0).file == "g"
-
-
-def test_a_file_without_tests_is_passed_over():
-    scheduler = Scheduler(["f", "g"], Estimates(sizes={"f": 2, "g": 1}))
-    scheduler.next("one", 0.0)
-    scheduler.collected("one", [], 0.1)
-    assert scheduler.next("one", 0.0).file == "g"
-    scheduler.drop_file("one")
-    assert scheduler.next("one", 0.0) is None
-    assert scheduler.empty

@@ -10,9 +10,9 @@ from support.topology import Gpu, hide, machine, mi300x, mi300x_cpx, workstation
 
 from rocwheel.base.errors import CommandError, HostError
 from rocwheel.base.values import replace
+from rocwheel.gate import InfraError, NoRunnerError
 from rocwheel.gate.machine import accelerators
 from rocwheel.gate.machine.accelerators import Maker
-from rocwheel.gate.setup_errors import InfraError, NoRunnerError
 from rocwheel.records.verdict import State
 
 
@@ -35,17 +35,6 @@ def test_eight_gpus_are_numbered_in_the_kernels_order_with_serial_and_memory(tmp
     assert devices[7].serial == "21b6d61638a86f07"
     assert devices[0].memory == 192 << 30
     assert devices[0].maker is Maker.AMD
-
-
-def test_node_ten_comes_after_node_nine(tmp_path):
-    devices = accelerators.amd(machine(tmp_path, *mi300x(8), cpus=4), {}).devices
-    assert [device.serial[-1] for device in devices] == list("01234567")
-
-
-def test_partitions_of_one_board_have_serials_of_their_own(tmp_path):
-    devices = accelerators.amd(machine(tmp_path, *mi300x_cpx()), {}).devices
-    assert [device.serial for device in devices][:2] == ["21b6d61638a86f00", "21b6d61638a86f00.1"]
-    assert len({device.serial for device in devices}) == 8
 
 
 @pytest.mark.parametrize("seen", range(8))
@@ -141,13 +130,6 @@ def test_a_malformed_topology_is_infra_never_a_default(tmp_path, text):
     assert "nodes/2" in str(caught.value)
 
 
-def test_a_gpu_without_memory_banks_file_is_infra(tmp_path):
-    root = machine(tmp_path, *mi300x(1))
-    (root / "sys/class/kfd/kfd/topology/nodes/2/mem_banks/0/properties").unlink()
-    with pytest.raises(InfraError):
-        accelerators.amd(root, {})
-
-
 @pytest.mark.parametrize(
     ("environ", "indices", "serials"),
     [
@@ -203,12 +185,6 @@ def test_a_family_keeps_only_its_own_targets(tmp_path):
     assert caught.value.exit_code == State.NO_RUNNER.exit_code
 
 
-def test_a_mask_that_leaves_nothing_is_named_in_the_refusal(tmp_path):
-    allotment = accelerators.amd(machine(tmp_path, *mi300x(1)), {"HIP_VISIBLE_DEVICES": ""})
-    with pytest.raises(NoRunnerError, match="HIP_VISIBLE_DEVICES=''"):
-        accelerators.of_targets(allotment, ("gfx942",), name="gfx94X-dcgpu")
-
-
 class Answers:
     """A runner whose one command prints, fails or does not exist."""
 
@@ -247,12 +223,6 @@ def test_no_nvidia_smi_is_no_card_but_a_failing_one_is_infra():
         accelerators.nvidia(Answers("No devices were found\n"), {})
     with pytest.raises(InfraError, match="MIG"):
         accelerators.nvidia(Answers(TWO), {"CUDA_VISIBLE_DEVICES": "MIG-1234"})
-
-
-def test_a_cpu_worker_sees_no_gpu():
-    allotment = accelerators.cpu()
-    assert set(allotment.env(allotment.devices).values()) == {"-1"}
-    assert allotment.devices[0].device.target == "cpu"
 
 
 def test_gpus_whose_render_nodes_were_not_shared_are_named(tmp_path):

@@ -3,16 +3,15 @@
 from __future__ import annotations
 
 import fcntl
-import os
 from pathlib import Path
 
 import pytest
 from support.topology import hide, machine, mi300x, mi300x_cpx
 
+from rocwheel.gate import InfraError
 from rocwheel.gate.machine import accelerators
 from rocwheel.gate.machine.accelerators import Accelerator, Maker
-from rocwheel.gate.machine.slots import Slots
-from rocwheel.gate.setup_errors import InfraError
+from rocwheel.gate.machine.devices import Slots
 
 
 def gpus(count):
@@ -89,26 +88,6 @@ def test_containers_over_one_hosts_locks_never_hold_the_same_device(
         mine, theirs = ({d.serial for d in held} for held in (one, two))
         assert len(mine) == half
         assert theirs == {d.serial for d in seen[1]} - mine, "all that the first left"
-
-
-def test_a_board_that_was_spx_and_is_cpx_keeps_its_first_partition_apart_from_the_others(tmp_path):
-    (whole,) = accelerators.amd(machine(tmp_path / "spx", *mi300x(1)), {}).devices
-    parts = accelerators.amd(machine(tmp_path / "cpx", *mi300x_cpx()), {}).devices
-    assert whole.serial == parts[0].serial, "one lock, so that neither mode forgets the other"
-    assert len({part.serial for part in parts}) == 8
-
-
-def test_a_lock_ends_with_the_process_that_holds_it(slots):
-    ready, tell = os.pipe()
-    child = os.fork()
-    if child == 0:
-        with slots.take(gpus(1), least=1, most=1, patience=0):
-            os.write(tell, b"x")
-            os.kill(os.getpid(), 9)
-    os.read(ready, 1)
-    os.waitpid(child, 0)
-    with slots.take(gpus(1), least=1, most=1, patience=0) as got:
-        assert got
 
 
 def test_the_lock_is_an_ordinary_flock_others_can_use(slots):

@@ -94,21 +94,6 @@ def test_a_file_that_configures_the_backend_is_alone(jax):
     assert discovery.find(SOURCE, jax, Shard()).alone == {"tests/a_test.py"}
 
 
-def test_an_exclude_that_meets_nothing_is_an_error(jax):
-    source = replace(SOURCE, exclude=("tests/*tpu*", "tests/gone*"))
-    with pytest.raises(ConfigError, match=r"`exclude` tests/gone\*: matches no file"):
-        discovery.find(source, jax, Shard())
-
-
-def test_paths_that_meet_nothing_and_too_many_shards_are_errors(jax):
-    with pytest.raises(ConfigError, match="matches no file"):
-        discovery.find(replace(SOURCE, paths=("test/*.py",)), jax, Shard())
-    with pytest.raises(ConfigError, match=r"files: --shard 9/9 would have none"):
-        discovery.find(SOURCE, jax, Shard(number=9, count=9))
-    with pytest.raises(ConfigError, match="no such folder"):
-        discovery.find(SOURCE, jax / "nowhere", Shard())
-
-
 CODE = """
 class Case:
     def test_in_it(self): pass

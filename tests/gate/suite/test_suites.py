@@ -42,46 +42,6 @@ def tree(tmp_path, text, name="own"):
     return tmp_path / "ci"
 
 
-def test_a_suite_is_read_with_its_defaults(tmp_path):
-    suite = suites.load(tree(tmp_path, GOOD), "own")
-    assert suite.gpus == (1,)
-    assert suite.needs_gpu
-    assert suite.with_jax
-    assert suite.source.paths == ("**/test_*.py",)
-    demand = suite.demands.expected
-    assert (demand.must_run, demand.may_skip, demand.flaky_budget) == (3, 0, 0)
-
-
-@pytest.mark.parametrize(
-    ("old", "new", "problem"),
-    [
-        ("about:", "abuot:", r"own\.yaml:2:8: abuot: unknown key"),
-        ("gpus: [1]", "gpus: [1]\nretires: 3", r"own\.yaml:5:10: retires: unknown key"),
-        ("suite: own", "suite: other", "'other' is not the name of the file"),
-        ("shard: 20", "shard: 5", "deadlines do not nest"),
-        ("suite: 30", "suite: 15", "deadlines do not nest"),
-        ("test: 10", "test: 0", "deadlines do not nest"),
-        ("pytest==8.4.2", "pytest>=8", "has no exact version"),
-        ("pytest==8.4.2", "'pytest=='", "own.yaml:5"),
-        ("gpus: [1]", "gpus: [2, 4]", "not a falling list"),
-        ("gpus: [1]", "gpus: [1, 0]", "0 stands alone"),
-        ("gpus: [1]", "gpus: []", "not a falling list"),
-        ("{folder: suites/own}", "{exclude: [b]}", "a source has a `folder` or `paths`"),
-        ("[pytest==8.4.2]", "[rich==14.2.0]", r"own\.yaml:5:15: requirements: pytest is missing"),
-        ("must_run: 3", "must_run: -3", "must_run: expected `int` >= 0"),
-        ("must_run: 3", "must_run: 0", r"own\.yaml:7:11: must_run: must be 1 at least"),
-        ("must_run: 3", 'must_run: 3\njax: {"0.9.0": {must_run: 0}}', "must be 1 at least"),
-        ("must_run: 3", "", "'must_run' is missing"),
-        ("must_run: 3", "must_run: 3\njax: {new: {}}", "'new' is no version of JAX"),
-        ("must_run: 3", 'must_run: 3\njax: {"0.9.0": {must_rum: 4}}', "must_rum: unknown key"),
-    ],
-)
-def test_a_wrong_suite_is_refused_with_its_place(tmp_path, old, new, problem):
-    folder = tree(tmp_path, GOOD.replace(old, new))
-    with pytest.raises(ConfigError, match=problem):
-        suites.load(folder, "own")
-
-
 def test_an_unknown_suite_names_the_nearest(tmp_path):
     with pytest.raises(ConfigError) as caught:
         suites.load(tree(tmp_path, GOOD), "onw")
@@ -177,10 +137,6 @@ def test_the_folders_of_our_suites_exist_and_bring_their_own_pytest_configuratio
     for suite in suites.load_all(ROOT / "ci"):
         if suite.source.folder:
             assert (ROOT / suite.source.folder / "pytest.ini").is_file(), suite.name
-
-
-def test_several_gpus_fall_to_what_the_machine_has():
-    assert suites.load(ROOT / "ci", "multi_gpu").gpus == (8, 4, 2)
 
 
 def test_every_library_of_the_page_says_how_it_is_seen():
@@ -354,19 +310,6 @@ def test_an_entry_stands_once(tmp_path, first, second, double):
         listed(tmp_path, entry(more=first), entry(more=second))
 
 
-@pytest.mark.parametrize(
-    ("wide", "narrow"),
-    [("a.py::T::*", "a.py::T::conv"), ("a.py::conv", "a.py::conv[x]"), ("a.py::c*", "a.py::co*v")],
-)
-def test_no_entry_is_covered_by_another(tmp_path, wide, narrow):
-    for number, both in enumerate(((wide, narrow), (narrow, wide))):
-        with pytest.raises(ConfigError) as refused:
-            listed(tmp_path / str(number), *map(entry, both))
-        assert f"{narrow}: {wide} at ci/skips/unit.yaml:" in str(refused.value)
-    apart = entry(narrow, more="    gfx: [gfx942]\n"), entry(wide, more="    gfx: [gfx950]\n")
-    assert len(listed(tmp_path / "apart", *apart)) == 2
-
-
 def context(suite="unit", targets=("gfx942",), rocm="7.10.0a20251120", jax="0.9.1"):
     return suite, frozenset(targets), rocm, jax
 
@@ -389,32 +332,6 @@ def context(suite="unit", targets=("gfx942",), rocm="7.10.0a20251120", jax="0.9.
 )
 def test_an_entry_applies_where_it_says(tmp_path, more, where, applies):
     assert [e.applies(*where) for e in listed(tmp_path, entry(more=more))] == [applies]
-
-
-@pytest.mark.parametrize(
-    ("old", "new", "problem"),
-    [
-        ("tests/lax_test.py::Lax::testConv", "not conv", "is not a node id"),
-        ("tests/lax_test.py::Lax::testConv", "tests/*::x", "is not a node id"),
-        ("https://example.org/1", "soon", "is not a link"),
-        ('"2026-12-31"', '"next year"', "invalid RFC3339"),
-        ("    owner: somebody\n", "", "'owner' is missing"),
-        (
-            "suites: [unit]",
-            "suites: [unti]",
-            r"unit\.yaml:3:13: skips\[0\]\.suites: 'unti' is no suite",
-        ),
-        ("    reason:", "    raeson:", "unknown key"),
-    ],
-)
-def test_a_wrong_entry_is_refused(tmp_path, old, new, problem):
-    with pytest.raises(ConfigError, match=problem):
-        listed(tmp_path, entry().replace(old, new))
-
-
-def test_a_reason_names_issue_owner_and_end(tmp_path):
-    (skip,) = listed(tmp_path, entry())
-    assert str(skip) == "returns NaN (https://example.org/1, somebody, until 2026-12-31)"
 
 
 @pytest.mark.parametrize(

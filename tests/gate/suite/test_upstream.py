@@ -55,11 +55,6 @@ def test_what_is_written_is_a_skip_list(tmp_path):
     assert str(first.jax) == "==0.10.2.*"
 
 
-def test_another_folder_is_refused(tmp_path):
-    with pytest.raises(SourceError, match="has no"):
-        imported(tmp_path)
-
-
 def test_jaxs_newer_jobs_deselect_in_a_file_of_their_own(tmp_path):
     """Its scripts source it, and themselves name no test any more."""
     names = [line.strip(" \\") for line in JOB.splitlines() if "--deselect=" in line]

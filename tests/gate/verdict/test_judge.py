@@ -43,85 +43,36 @@ def having(*outcomes):
 PASSED, FAILED, CRASHED = Outcome.PASSED, Outcome.FAILED, Outcome.CRASHED
 
 
+SKIPPED, XFAILED, NOT_RUN = Outcome.SKIPPED, Outcome.XFAILED, Outcome.NOT_RUN
+LOST = {"faults": (Fault(state=State.INFRA, message="gpu0 is lost"),)}
+CUT = {"faults": (Fault(state=State.NOT_RUN, message="cut short"),)}
+UNREAD = {"collect_errors": (CollectError(file="b", message="no module"),)}
+TOO_MANY_XFAIL = "tests expected to fail: 3; allowed: 2"
+
+
 @pytest.mark.parametrize(
-    ("results", "state", "reason"),
+    ("outcomes", "more", "state", "reason"),
     [
-        (replace(EMPTY, tests=having(PASSED)), State.PASS, ""),
-        (replace(EMPTY, tests=having(PASSED, FAILED)), State.FAIL, "failed: a::t1: why"),
-        (
-            replace(EMPTY, tests=having(FAILED, CRASHED, CRASHED)),
-            State.CRASH,
-            "2 tests crashed: a::t1: why",
-        ),
-        (
-            replace(EMPTY, tests=having(Outcome.TIMED_OUT, FAILED)),
-            State.TIMEOUT,
-            "timed-out: a::t0",
-        ),
-        (EMPTY, State.NOTHING_RAN, "no test was collected"),
-        (
-            replace(EMPTY, tests=having(Outcome.SKIPPED)),
-            State.TOO_FEW_RAN,
-            "tests that passed: 0, must: 1",
-        ),
-        (
-            replace(EMPTY, tests=having(PASSED, Outcome.SKIPPED, Outcome.SKIPPED)),
-            State.TOO_FEW_RAN,
-            "tests skipped: 2; allowed: 1",
-        ),
-        (
-            replace(EMPTY, tests=having(Outcome.FLAKY, PASSED)),
-            State.FLAKY,
-            "passed only when tried again: 1; allowed: 0",
-        ),
-        (
-            replace(EMPTY, tests=having(Outcome.XFAILED)),
-            State.TOO_FEW_RAN,
-            "tests that passed: 0, must: 1; skipped: 0, expected to fail: 1",
-        ),
-        (
-            replace(EMPTY, tests=having(PASSED, *[Outcome.XFAILED] * 3)),
-            State.TOO_FEW_RAN,
-            "tests expected to fail: 3; allowed: 2",
-        ),
-        (
-            replace(EMPTY, tests=having(PASSED, Outcome.DESELECTED)),
-            State.TOO_FEW_RAN,
-            "tests deselected: 1; allowed: 0",
-        ),
-        (replace(EMPTY, tests=having(PASSED, *[Outcome.XFAILED] * 2)), State.PASS, ""),
-        (replace(EMPTY, tests=having(PASSED, Outcome.NOT_RUN)), State.NOT_RUN, "the reason"),
-        (
-            replace(
-                EMPTY,
-                tests=having(PASSED, Outcome.NOT_RUN),
-                faults=(Fault(state=State.INFRA, message="gpu0 is lost"),),
-            ),
-            State.INFRA,
-            "gpu0 is lost",
-        ),
-        (
-            replace(
-                EMPTY,
-                tests=having(FAILED),
-                faults=(Fault(state=State.NOT_RUN, message="cut short"),),
-            ),
-            State.NOT_RUN,
-            "cut short",
-        ),
-        (
-            replace(
-                EMPTY,
-                tests=having(PASSED, FAILED),
-                collect_errors=(CollectError(file="b", message="no module"),),
-            ),
-            State.COLLECT_ERROR,
-            "b: no module",
-        ),
+        ([PASSED], {}, State.PASS, ""),
+        ([PASSED, FAILED], {}, State.FAIL, "failed: a::t1: why"),
+        ([FAILED, CRASHED, CRASHED], {}, State.CRASH, "2 tests crashed: a::t1: why"),
+        ([Outcome.TIMED_OUT, FAILED], {}, State.TIMEOUT, "timed-out: a::t0"),
+        ([], {}, State.NOTHING_RAN, "no test was collected"),
+        ([SKIPPED], {}, State.TOO_FEW_RAN, "tests that passed: 0, must: 1"),
+        ([PASSED, SKIPPED, SKIPPED], {}, State.TOO_FEW_RAN, "tests skipped: 2; allowed: 1"),
+        ([Outcome.FLAKY, PASSED], {}, State.FLAKY, "passed only when tried again: 1; allowed: 0"),
+        ([XFAILED], {}, State.TOO_FEW_RAN, "must: 1; skipped: 0, expected to fail: 1"),
+        ([PASSED, *[XFAILED] * 3], {}, State.TOO_FEW_RAN, TOO_MANY_XFAIL),
+        ([PASSED, Outcome.DESELECTED], {}, State.TOO_FEW_RAN, "tests deselected: 1; allowed: 0"),
+        ([PASSED, XFAILED, XFAILED], {}, State.PASS, ""),
+        ([PASSED, NOT_RUN], {}, State.NOT_RUN, "the reason"),
+        ([PASSED, NOT_RUN], LOST, State.INFRA, "gpu0 is lost"),
+        ([FAILED], CUT, State.NOT_RUN, "cut short"),
+        ([PASSED, FAILED], UNREAD, State.COLLECT_ERROR, "b: no module"),
     ],
 )
-def test_the_worst_that_is_true_is_the_state(results, state, reason):
-    found = judge(results, DEMAND)
+def test_the_worst_that_is_true_is_the_state(outcomes, more, state, reason):
+    found = judge(replace(EMPTY, tests=having(*outcomes), **more), DEMAND)
     assert found.state is state
     assert reason in found.message
     assert bool(found.message) is (state is not State.PASS)

@@ -9,8 +9,7 @@ from hypothesis import strategies as st
 from rocwheel.base.errors import ConfigError
 from rocwheel.base.values import replace
 from rocwheel.gate.report import render
-from rocwheel.gate.verdict.judge import judge, with_unmet_skips
-from rocwheel.gate.verdict.merge import merge_results
+from rocwheel.gate.verdict.judge import judge, merge_results, with_unmet_skips
 from rocwheel.records.results import Attempt, Fault, LaneRecord, Outcome, Results, TestResult
 from rocwheel.records.verdict import Demand, State
 
@@ -162,17 +161,6 @@ RUNS = st.lists(edited(), min_size=1, max_size=2)
 @settings(max_examples=25, derandomize=True)
 @given(RUNS)
 def test_results_in_their_format_are_joined_and_shown_or_refused(runs):
-    joined_and_shown_or_refused(runs)
-
-
-@pytest.mark.soak
-@settings(max_examples=200)
-@given(RUNS)
-def test_many_more_results_in_their_format_are_joined_and_shown_or_refused(runs):
-    joined_and_shown_or_refused(runs)
-
-
-def joined_and_shown_or_refused(runs):
     for run in runs:
         again = Results.from_bytes(run.to_bytes(), name="r")
         assert render(again, judge(again, DEMAND), {})

@@ -12,7 +12,7 @@ from rocwheel.base.values import replace
 from rocwheel.gate.report import render
 from rocwheel.gate.report.gate_page import Trails
 from rocwheel.gate.verdict import storing
-from rocwheel.gate.verdict.merge import merge_results
+from rocwheel.gate.verdict.judge import merge_results
 from rocwheel.records.results import Outcome, ProcessRecord
 from rocwheel.records.verdict import Demand
 
@@ -59,14 +59,6 @@ def logs(tmp_path):
 
 def stored_logs(tmp_path):
     return sorted((tmp_path / "store").rglob("*.log"))
-
-
-def test_a_folder_is_emptied_of_what_an_earlier_run_left(tmp_path):
-    (tmp_path / "logs").mkdir()
-    for name in ("results.json", "logs/007-gpu0.log", "logs/007-gpu0.stacks", "mine.txt"):
-        (tmp_path / name).touch()
-    storing.clear(tmp_path)
-    assert [path.name for path in tmp_path.rglob("*") if path.is_file()] == ["mine.txt"]
 
 
 def test_the_logs_of_processes_in_which_tests_failed_are_stored_beside_the_page(

@@ -31,7 +31,7 @@ from rocwheel.base.errors import ConfigError
 from rocwheel.base.values import replace
 from rocwheel.cli import main
 from rocwheel.gate.report import render
-from rocwheel.gate.verdict import run_record, storing
+from rocwheel.gate.verdict import storing
 from rocwheel.gate.verdict.judge import judge
 from rocwheel.records.manifest import BUILD_RECORD
 from rocwheel.records.results import Attempt, Outcome, Results, TestResult
@@ -126,8 +126,8 @@ def add_shard(
     )  # fmt: skip
     demand = replace(SUITES["smoke"].demands.of(world.manifest.jax_version), must_run=0)
     found = judge(results, demand)
-    drawn = run_record.drawn(results, found, demand)
-    what = ran("smoke", world.manifest, collected=run_record.collected(results))
+    drawn = judge.drawn(results, found, demand)
+    what = ran("smoke", world.manifest, collected=judge.collected(results))
     verdict = make_verdict(world.manifest, **{**drawn, "ran": what, "host": host})
     sign = signers.signer(world.uri(signer)) if signer else None
     key, stored = storing.put(world.shop.staging, verdict, render(results, found, {}), signer=sign)

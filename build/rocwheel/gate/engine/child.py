@@ -40,8 +40,6 @@ PUNCH_HOLE: Final = 3  # FALLOC_FL_PUNCH_HOLE | FALLOC_FL_KEEP_SIZE, fallocate(2
 
 
 class WorkerSpec(Plain, frozen=True, kw_only=True):
-    """What every worker of a run has in common."""
-
     python: Path  # of the tested environment
     root: Path  # pytest's root directory, and the working directory
     arguments: tuple[str, ...]  # further ones for pytest
@@ -109,8 +107,6 @@ class _Written:
 
 
 class Child:
-    """A started worker and its supervisor."""
-
     def __init__(
         self,
         spec: WorkerSpec,
@@ -197,7 +193,6 @@ class Child:
         self.flush()
 
     def flush(self) -> None:
-        """Send what the worker did not take yet."""
         with suppress(BlockingIOError, BrokenPipeError):  # its death is noticed by itself
             while self._unsent:
                 self._unsent = self._unsent[os.write(self._commands, self._unsent) :]

@@ -41,7 +41,6 @@ class Findings:
 
     @property
     def seconds(self) -> float:
-        """How long the run has taken."""
         return self._clock() - self._started
 
     def fault(self, state: State, message: str) -> None:
@@ -49,7 +48,6 @@ class Findings:
         self._faults.append(Fault(state=state, message=protocol.one_line(message)))
 
     def collect_error(self, file: str, message: str, detail: str) -> None:
-        """Note a file whose tests could not be listed."""
         self.outcomes.collect_errors.append(
             CollectError(
                 file=protocol.one_line(file),
@@ -70,7 +68,6 @@ class Findings:
         left: Iterable[str] = (),
         figures: Mapping[str, int] | None = None,
     ) -> Attempt:
-        """Return one attempt at a test by the process of a lane."""
         return Attempt(
             outcome=outcome,
             lane=work.lane.name,
@@ -158,7 +155,6 @@ class Findings:
                 self.fault(State.INFRA, f"{work.title} {what}")
 
     def process(self, work: LaneWork, ended: str) -> None:
-        """Note the end of a lane's process."""
         child = work.process
         self._processes.append(
             ProcessRecord(

@@ -33,9 +33,8 @@ from rocwheel.records.verdict import State
 
 if TYPE_CHECKING:
     from rocwheel.base.process import Command
-    from rocwheel.gate.engine.plan import RunPlan, System, Watcher
+    from rocwheel.gate.engine.plan import RunPlan, Step, System, Watcher
     from rocwheel.gate.engine.protocol import Event
-    from rocwheel.gate.engine.scheduler import Step
 
 TICK: Final = 0.05  # seconds between looks at deadlines
 DUMP_SECONDS: Final = 5.0  # for a stuck process to write its stacks, or not to
@@ -48,8 +47,6 @@ TRIM_SECONDS: Final = 1.0  # between looks at the size of logs and processes
 
 
 class TestRunner:
-    """One run of a plan."""
-
     def __init__(self, plan: RunPlan, system: System, watcher: Watcher) -> None:
         self._plan, self._system, self._watcher = plan, system, watcher
         self._findings = Findings(plan, system.clock, watcher)
@@ -86,7 +83,6 @@ class TestRunner:
         return self._findings.results(self._works, waiting)
 
     def _turn(self) -> None:
-        """Hand out work, wait for events, and read messages."""
         for work in self._works:
             self._advance(work)
         if self._over():
@@ -116,7 +112,6 @@ class TestRunner:
         )
 
     def _tend(self) -> None:
-        """Check the logs and the memory of the processes."""
         for work in self._works:
             if work.child:
                 work.child.tend()
@@ -140,7 +135,6 @@ class TestRunner:
     # --- work ------------------------------------------------------------------------------------
 
     def _advance(self, work: LaneWork) -> None:
-        """Give a worker its next step, if there is one."""
         if self._closing:
             return
         if work.mode is LaneMode.RUNNING:
@@ -349,7 +343,6 @@ class TestRunner:
     # --- what happens to a worker ----------------------------------------------------------------
 
     def _watch(self, work: LaneWork) -> None:
-        """Act when a worker exceeds a deadline."""
         plan, now = self._plan, self._system.clock()
         rerun, most = work.rerun, plan.test_deadline
         if rerun and work.running and work.running.test == rerun.tests[-1]:
@@ -404,7 +397,6 @@ class TestRunner:
         self._findings.fault(State.TIMEOUT, f"{reason}{during}")
 
     def _ended(self, work: LaneWork, status: int) -> None:
-        """Record a process's end, then let its lane go on."""
         killed = work.mode in (LaneMode.DUMPING, LaneMode.KILLING)
         mode = work.was if killed else work.mode
         why = work.cause if killed else describe(status)
@@ -493,7 +485,6 @@ class TestRunner:
         self._lose(work, f"process {pid} cannot be killed")
 
     def _lose(self, work: LaneWork, reason: str) -> None:
-        """Take a lane out of the run; the others get its work."""
         work.lost = reason
         self._enter(work, LaneMode.LOST)
         self._supply.lose(work)
@@ -504,7 +495,6 @@ class TestRunner:
     # --- devices ---------------------------------------------------------------------------------
 
     def _ask(self, work: LaneWork, command: Command) -> None:
-        """Ask the device of a lane whether it still works."""
         with (self._plan.worker.logs / f"probe-{work.lane.name}.log").open("ab") as output:
             work.probe = self._system.starter.start(command, output=output)
         self._enter(work, LaneMode.PROBING)
@@ -545,7 +535,6 @@ class TestRunner:
         work.child = None
 
     def _stop_all(self) -> None:
-        """Stop all processes."""
         for work in self._works:
             if work.probe:
                 self._system.killpg(work.probe.pid, signal.SIGKILL)
@@ -574,5 +563,4 @@ def _said(error: str) -> str:
 
 
 def _last(text: str) -> str:
-    """Return the last line, where a traceback states its error."""
     return text.strip().rpartition("\n")[2].removeprefix("E").strip()

@@ -92,13 +92,11 @@ class Outcomes:
         return self._entries[test].file
 
     def skip(self, test: str, reason: str) -> None:
-        """Record a test that is not to run."""
         entry = self._entries[test]
         entry.outcome, entry.reason = Outcome.SKIPPED, reason
         self.finished += 1
 
     def deselected(self, file: str, tests: Iterable[str]) -> None:
-        """Record tests that pytest left out by its options."""
         for test in tests:
             self._entries.setdefault(test, _Entry(file=file, outcome=Outcome.DESELECTED))
 
@@ -160,7 +158,6 @@ class Outcomes:
         self.attempted(test, worse, retry=entry.retried, before=before, machine=machine)
 
     def searched(self, rerun: Rerun, *, bad: bool) -> None:
-        """Record whether the last test of a search went wrong again."""
         process = self._entries[rerun.tests[-1]].attempts[0].process
         search = self._search[process]
         if search.leaver:
@@ -186,7 +183,6 @@ class Outcomes:
         return None
 
     def put_back(self, rerun: Rerun) -> None:
-        """Take back a rerun whose lane was lost before it ran."""
         self._retries.appendleft(rerun)
 
     @property
@@ -200,7 +196,6 @@ class Outcomes:
 
     @property
     def known(self) -> int:
-        """Tests seen so far."""
         return len(self._entries)
 
     def results(self, *, not_run: Mapping[str, str]) -> tuple[TestResult, ...]:
@@ -250,7 +245,6 @@ class Outcomes:
                 self._next_victim(process)
 
     def _next_victim(self, process: int) -> None:
-        """Begin the search for the next victim of a process."""
         self._search.pop(process, None)
         if not (victims := self._victims.get(process)):
             return
@@ -302,7 +296,6 @@ class Outcomes:
         )
 
     def _left(self, process: int, leaver: str) -> None:
-        """Name the test that left what the victim met."""
         victim = self._search[process].victim
         self._leavers[process] = leaver
         guilty, entry = self._entries[leaver], self._entries[victim]

@@ -31,21 +31,15 @@ class _Event(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
 
 
 class Ready(_Event, tag="ready", frozen=True, kw_only=True):
-    """The session has begun."""
-
     pid: Count
     pytest: str
 
 
 class Collecting(_Event, tag="collecting", frozen=True, kw_only=True):
-    """A file is imported now."""
-
     file: str
 
 
 class Collected(_Event, tag="collected", frozen=True, kw_only=True):
-    """A file's tests, in order."""
-
     file: str
     tests: tuple[str, ...]
     deselected: tuple[str, ...]
@@ -58,15 +52,11 @@ class Collected(_Event, tag="collected", frozen=True, kw_only=True):
 
 
 class Started(_Event, tag="start", frozen=True, kw_only=True):
-    """A test begins now."""
-
     test: str
     offset: Count  # of the log
 
 
 class Finished(_Event, tag="finish", frozen=True, kw_only=True):
-    """A test has an outcome."""
-
     test: str
     batch: Count
     offset: Count
@@ -128,5 +118,4 @@ def printable(text: str) -> str:
 
 
 def one_line(text: str) -> str:
-    """Return printable text on one line."""
     return printable(_LINES.sub(" ", text)).strip()

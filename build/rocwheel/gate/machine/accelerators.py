@@ -22,7 +22,7 @@ from rocwheel.base.errors import CommandError, HostError, named
 from rocwheel.base.host import cgroup
 from rocwheel.base.process import Command, Runner
 from rocwheel.base.values import Plain, replace
-from rocwheel.gate.setup_errors import InfraError, NoRunnerError
+from rocwheel.gate import InfraError, NoRunnerError
 from rocwheel.records.verdict import Device
 
 PARTITION_SHIFT: Final = 28
@@ -52,8 +52,6 @@ class Maker(enum.Enum):
 
 
 class Accelerator(Plain, frozen=True, kw_only=True):
-    """One device a worker process can have to itself."""
-
     maker: Maker
     index: int  # as the maker's runtime numbers what this process may use
     target: str  # gfx942; sm_90; "cpu"

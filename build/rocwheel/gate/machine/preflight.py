@@ -15,10 +15,10 @@ from typing import Any, Final
 
 from rocwheel.base.process import Command, Runner
 from rocwheel.base.values import Plain
+from rocwheel.gate import CrashingWheelsError, InfraError, SetupError, WrongWheelsError
 from rocwheel.gate.engine.child import describe
 from rocwheel.gate.engine.plan import Lane
 from rocwheel.gate.machine.accelerators import Maker
-from rocwheel.gate.setup_errors import CrashingWheelsError, InfraError, SetupError, WrongWheelsError
 from rocwheel.gate.subject import WheelsUnderTest
 
 SCRIPT: Final = "gate/machine/facts.py"
@@ -31,8 +31,6 @@ _ill = partial(InfraError, hint=LOOK)
 
 
 class EnvironmentFacts(Plain, frozen=True, kw_only=True):
-    """What `facts.py` found in the tested environment."""
-
     python: str
     backend: str  # rocm, cuda, cpu; "" without JAX on a GPU
     modules: tuple[str, ...]  # of the set, that JAX imported

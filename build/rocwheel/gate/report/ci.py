@@ -54,7 +54,7 @@ def junit(results: Results, judged: Fault) -> bytes:
     for error in results.collect_errors:
         suite = ET.SubElement(root, "testsuite", name=error.file, tests="1", errors="1")
         case = ET.SubElement(suite, "testcase", classname=error.file, name="(collection)")
-        _text(case, "error", error.message, error.detail)
+        _text(case, "error", error.why, error.detail)
     ET.indent(root)
     text: bytes = ET.tostring(root, encoding="utf-8", xml_declaration=True)
     return text + b"\n"
@@ -90,9 +90,10 @@ def _case(suite: ET.Element, test: TestResult) -> None:
 def _attempts(case: ET.Element, test: TestResult, *, first: str, later: str) -> None:
     bad = [attempt for attempt in test.attempts if attempt.outcome.bad]
     if not bad:  # a failure by what it did to others
-        _text(case, first, test.reason, "")
+        _text(case, first, test.why, "")
     for number, attempt in enumerate(bad):
         message = attempt.message or test.reason
+        message = f"{test.control}: {message}" if test.control else message
         detail = f"{attempt.detail}\non {attempt.lane}, process {attempt.process}".strip()
         _text(case, later if number else first, message, detail, attempt.outcome.value)
     output = "\n".join(attempt.output for attempt in bad if attempt.output)
@@ -116,7 +117,6 @@ def _clean(text: str) -> str:
 
 
 def markdown(results: Results, judged: Fault) -> str:
-    """Render the job summary: state, counts, first failures."""
     lines = [f"### {verdict_text(results, judged)}", ""]
     if judged.message:
         lines += [_cell(judged.message), ""]
@@ -127,10 +127,9 @@ def markdown(results: Results, judged: Fault) -> str:
     if bad or results.collect_errors:
         lines += ["| test | outcome | why |", "| --- | --- | --- |"]
         for error in results.collect_errors:
-            lines.append(f"| `{_cell(error.file)}` | not collected | {_cell(error.message)} |")
+            lines.append(f"| `{_cell(error.file)}` | not collected | {_cell(error.why)} |")
         for test in bad[:SHOWN]:
-            why = test.reason or (test.worst.message if test.worst else "")
-            lines.append(f"| `{_cell(test.test)}` | {test.outcome.value} | {_cell(why)} |")
+            lines.append(f"| `{_cell(test.test)}` | {test.outcome.value} | {_cell(test.why)} |")
         if len(bad) > SHOWN:
             lines.append(f"| {len(bad) - SHOWN} more | | |")
         lines.append("")
@@ -144,11 +143,10 @@ def workflow_commands(results: Results, judged: Fault, folder: str) -> Iterator[
         yield f"::error title={_property(verdict_text(results, judged))}::{escaped(judged.message)}"
     for error in results.collect_errors[:ANNOTATED]:
         where = f"file={_property(f'{folder}/{error.file}'.lstrip('/'))},line=1"
-        yield f"::error {where},title=not collected::{escaped(error.message)}"
+        yield f"::error {where},title=not collected::{escaped(error.why)}"
     for test in results.failures[: max(0, ANNOTATED - len(results.collect_errors))]:
-        why = test.reason or (test.worst.message if test.worst else "")
         where = f"file={_property(f'{folder}/{test.file}'.lstrip('/'))},line={test.line or 1}"
-        yield f"::error {where},title={_property(test.test)}::{escaped(why)}"
+        yield f"::error {where},title={_property(test.test)}::{escaped(test.why)}"
 
 
 def _cell(text: str) -> str:

@@ -40,8 +40,6 @@ SHARD_PASSED: Final = "none of its tests went wrong; how many must run is asked 
 
 
 class LibraryUse(Plain, frozen=True, kw_only=True):
-    """What the tests say of one ROCm library."""
-
     name: str
     tests: int
     exercised: int  # tests in whose process the library was seen
@@ -75,8 +73,6 @@ TO_DO: Final = {
 
 
 class AttemptPlace(Plain, frozen=True, kw_only=True):
-    """Where an attempt ran."""
-
     lane: str
     process: int
     ended: str  # how the process did, where this was its last test; "" elsewhere
@@ -87,8 +83,6 @@ class AttemptPlace(Plain, frozen=True, kw_only=True):
 
 
 class Trail(Plain, frozen=True, kw_only=True):
-    """The facts about one test that went wrong."""
-
     test: TestResult
     again: str  # the line that runs it again, "" when unknown
     change: str  # against the last run of the cell, "" when there is none
@@ -96,8 +90,6 @@ class Trail(Plain, frozen=True, kw_only=True):
 
 
 class Trails:
-    """The trails of a run's tests."""
-
     def __init__(self, results: Results, last: LastRun | None) -> None:
         self._command = results.environment.get("command", "")
         self._last = last
@@ -136,7 +128,6 @@ class Trails:
         return shlex.join(["rocwheel", *words, f"--test={test}"]) if words else ""
 
     def place(self, test: str, attempt: Attempt) -> AttemptPlace:
-        """Return where an attempt at a test ran."""
         return self._places[attempt.lane, attempt.process, attempt.start_ms, test]
 
 
@@ -250,7 +241,7 @@ def _data(results: Results, trails: Trails) -> str:
             "libraries": list(test.libraries),
             "lanes": list(dict.fromkeys(attempt.lane for attempt in test.attempts)),
             "again": trails.again(test.test) if test.outcome.bad else "",
-            "reason": test.reason or (test.worst.message if test.worst else ""),
+            "reason": test.why,
             "attempts": [
                 {**msgspec.to_builtins(attempt), **asdict(trails.place(test.test, attempt))}
                 for attempt in test.attempts

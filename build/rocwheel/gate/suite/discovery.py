@@ -46,8 +46,6 @@ class Shard(Plain, frozen=True, kw_only=True):
 
 
 class SuiteFiles(Plain, frozen=True, kw_only=True):
-    """Where the tests of a run are."""
-
     root: Path  # pytest's root directory
     files: tuple[str, ...]  # of this shard, relative to the root
     suite_files: tuple[str, ...]

@@ -15,7 +15,7 @@ from rocwheel.base.errors import ConfigError, StoreError
 from rocwheel.base.store import JSON, Headers, Store, swap
 from rocwheel.base.store.file import FileStore
 from rocwheel.base.values import Count, Value
-from rocwheel.gate.engine.scheduler import Estimates
+from rocwheel.gate.engine.plan import Estimates
 from rocwheel.records.places import Place
 from rocwheel.records.results import LastRun, Outcome, Results
 
@@ -88,7 +88,6 @@ def key(place: Place, suite: str) -> str:
 
 
 def _where(place: Place | None, name: str, cache: Path) -> tuple[Store, str]:
-    """Return the store and the key of what is kept under a name."""
     if place:
         return place.store, key(place, name)
     return FileStore(cache / "gate"), f"history/{name}.json"

@@ -144,8 +144,6 @@ def load(ci: Path, *, today: date, new: tuple[Path, str] | None = None) -> tuple
 
 
 class SkipAudit(Value, frozen=True, kw_only=True):
-    """The results of tests that skip lists leave out."""
-
     passing: tuple[str, ...]
     unmet: tuple[str, ...]  # entries that met no test
     tests: Mapping[str, Outcome]
@@ -159,7 +157,6 @@ class SkipAudit(Value, frozen=True, kw_only=True):
 
     @classmethod
     def of(cls, results: Results) -> SkipAudit:
-        """Return the audit of a run's results."""
         return cls(
             passing=tuple(t.test for t in results.tests if t.outcome is Outcome.PASSED),
             unmet=tuple(where for where, count in results.skips.items() if not count),

@@ -103,7 +103,6 @@ class Suite(Demand, frozen=True, kw_only=True):
 
     @property
     def demands(self) -> Demands:
-        """What is demanded of its results, by JAX."""
         demand = Demand(**{name: getattr(self, name) for name in Demand.__struct_fields__})
         by_jax = {version: replace(demand, **numbers) for version, numbers in self.jax.items()}
         return Demands(expected=demand, by_jax=by_jax)
@@ -153,7 +152,6 @@ def load(ci: Path, name: str) -> Suite:
 
 
 def load_all(ci: Path) -> tuple[Suite, ...]:
-    """Read every suite of a `ci` folder. Raises ConfigError."""
     return tuple(_suite(path) for path in sorted((ci / FOLDER).glob("*.yaml")))
 
 
@@ -200,7 +198,6 @@ class _Libraries(Value, frozen=True, kw_only=True):
 
 
 def libraries(ci: Path) -> tuple[Library, ...]:
-    """Read how ROCm libraries are seen. Raises ConfigError."""
     table = yaml_file.read(ci / LIBRARIES, _Libraries).libraries
     return tuple(replace(library, name=name) for name, library in table.items())
 

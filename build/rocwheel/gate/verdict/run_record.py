@@ -3,18 +3,17 @@
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from datetime import datetime
-from typing import Any, Final
+from typing import Final
 
 from rocwheel import __version__
-from rocwheel.base import files
 from rocwheel.base.here import Here
 from rocwheel.gate.engine.plan import Lane
 from rocwheel.gate.environment import NO_ROCM, Environment, Provided
 from rocwheel.gate.machine.preflight import EnvironmentFacts
 from rocwheel.gate.request import GateRequest
-from rocwheel.gate.verdict.judge import everything
+from rocwheel.gate.verdict.judge import collected, drawn
 from rocwheel.records.results import Fault, Results
-from rocwheel.records.verdict import Attempts, Demand, Ran, State, Verdict
+from rocwheel.records.verdict import Ran, State, Verdict
 
 DIRTY: Final = "-dirty"
 
@@ -77,7 +76,6 @@ def about(setup: Setup) -> dict[str, str]:
 
 
 def verdict(setup: Setup, results: Results, judged: Fault, *, started: datetime) -> Verdict:
-    """Return the verdict that a finished gate stores."""
     request = setup.request
     wheels = {wheel.filename: wheel.sha256 for wheel in request.wheels.wheels}
     return Verdict(
@@ -97,36 +95,6 @@ def verdict(setup: Setup, results: Results, judged: Fault, *, started: datetime)
         ran=_ran(setup, results),
         **drawn(results, judged, request.demand),
     )
-
-
-def drawn(results: Results, judged: Fault, demand: Demand) -> dict[str, Any]:
-    """Return the fields of a verdict that follow from its results alone."""
-    bad = [test.test for test in results.failures]
-    bad += [error.file for error in results.collect_errors]
-    return {
-        "suite": results.suite,
-        "shard": results.shard,
-        "state": judged.state,
-        "reason": " ".join(judged.message.split()),
-        "counts": results.counts,
-        "first_failure": next(iter(bad), ""),
-        "attempts": tuple(
-            Attempts(test=test.test, outcomes=tuple(item.outcome.value for item in test.attempts))
-            for test in results.tests
-            if len(test.attempts) > 1
-        ),
-        "also": tuple(dict.fromkeys(f.state for f in everything(results, demand)))[1:],
-    }
-
-
-def tests_list(results: Results) -> bytes:
-    """Return the names of all tests that were collected, as they are kept to be compared."""
-    return "".join(f"{name}\n" for name in sorted(test.test for test in results.tests)).encode()
-
-
-def collected(results: Results) -> str:
-    """Return the SHA-256 of the list of its tests, "" where there is none."""
-    return files.sha256(tests_list(results)) if results.tests else ""
 
 
 def _ran(setup: Setup, results: Results) -> Ran:

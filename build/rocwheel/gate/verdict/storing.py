@@ -17,7 +17,7 @@ from rocwheel.base import files
 from rocwheel.base.errors import ConfigError, named
 from rocwheel.base.store import HTML, JSON, TEXT, Headers
 from rocwheel.base.values import replace
-from rocwheel.gate.verdict.run_record import tests_list
+from rocwheel.gate.verdict.judge import tests_list
 from rocwheel.records.places import Place
 from rocwheel.records.results import Results
 from rocwheel.records.verdict import Verdict
@@ -59,8 +59,8 @@ def alone(folder: Path) -> Iterator[None]:
 
 def clear(folder: Path) -> None:
     """Remove what an earlier run left, so that a run that is killed does not seem to be it."""
-    for name in (*KINDS, VERDICT):
-        (folder / name).unlink(missing_ok=True)
+    for name in (*KINDS, VERDICT, "control"):  # a folder, of a control run
+        files.remove(folder / name)
     for kind in ("*.log", "*.stacks"):
         for path in (folder / LOGS).glob(kind):
             path.unlink(missing_ok=True)

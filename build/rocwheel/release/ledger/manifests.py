@@ -7,11 +7,12 @@ from pathlib import Path
 from typing import Final
 
 from rocwheel.base import files
-from rocwheel.base.errors import ObjectMissingError
+from rocwheel.base.errors import ConfigError, ObjectMissingError
 from rocwheel.base.parallel import each
 from rocwheel.base.store import fetch, glance, replaced
 from rocwheel.records.manifest import Manifest
 from rocwheel.records.places import BUNDLE, Place
+from rocwheel.release.ledger import log
 from rocwheel.release.ledger.log import small
 from rocwheel.release.ledger.state import Known
 
@@ -32,6 +33,21 @@ def find(place: Place, sha256: str) -> Manifest | None:
     except ObjectMissingError:
         return None
     return Manifest.from_bytes(data, name=place.store.locate(key))
+
+
+def released(release: Place, *, jax: str) -> tuple[Place, Manifest]:
+    """Return the set that was released last, one of this JAX if there is any, and where it lies.
+
+    Raises ConfigError where there is none, StoreError.
+    """
+    listed = log.read(release).of(release.family).listed
+    known = max(listed, key=lambda known: (known.jax == jax, known.first), default=None)
+    if known is None:
+        raise ConfigError("nothing is released")
+    place = release.at(known.home)
+    if manifest := find(place, known.id):
+        return place, manifest
+    raise ConfigError(f"{place.store.locate(place.manifest(known.id))}: missing")
 
 
 def bundle(place: Place, known: Known) -> bytes:

@@ -45,7 +45,6 @@ class EventWriter:
                 self.flush()
 
     def flush(self) -> None:
-        """Send what was held."""
         with self._lock:
             if self.forked:
                 return
@@ -60,8 +59,6 @@ class EventWriter:
 
 
 class CommandReader:
-    """The engine's commands, read only by the worker itself."""
-
     def __init__(self, descriptor: int) -> None:
         self._file = os.fdopen(_high(descriptor), "rb")
 
@@ -96,5 +93,4 @@ def one_line(text: str) -> str:
 
 
 def readable(text: str) -> str:
-    """Return a text for people, on one line."""
     return one_line(" ".join(str(text).split()))

@@ -193,7 +193,6 @@ class Leftovers:
         self.spoiled = False  # whether the process is of no more use
 
     def begin(self, test: str) -> None:
-        """Note what there is before a test is set up."""
         self._threads = {thread: self._threads.get(thread, self._test) for thread in _threads()}
         self._test, self.left, self._at_call = test, [], {}
         self._before = self._before or _state()
@@ -210,7 +209,6 @@ class Leftovers:
         self._before = None
 
     def end(self) -> None:
-        """Undo what the body of the test left."""
         threading.excepthook = self._hook
         if not self._at_call:  # its setup failed
             self._before = None

@@ -54,11 +54,9 @@ class PartsDigest:
             self._parts.append((owner, dict(vars(owner))))
 
     def collected(self) -> None:
-        """Add the hooks of the conftests that came with a file."""
         self._hooks = self._now()
 
     def changed(self) -> list[str]:
-        """Return the names of parts that changed."""
         names = ["hooks"] if self._now() != self._hooks else []
         for number, (owner, were) in enumerate(self._parts):
             now = vars(owner)
