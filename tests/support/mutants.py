@@ -258,8 +258,6 @@ COMMON: dict[str, Edit] = {
         "/version.py", d.read("/version.py") + b"\n_release_version = '0.1.0'\n"
     ),
     "an import of what is not inside": _more("/version.py", b"from . import _nowhere\n"),
-    "an import of what is not inside by its package": _more(PACKAGE, b"from . import _nowhere\n"),
-    "an import of a module that is not inside": _more("/version.py", b"from ._nowhere import x\n"),
     "an import beyond the package": _more("/version.py", b"from .... import x\n"),
     "an import of a name that a module lacks": _more(PACKAGE, b"from .version import nowhere\n"),
     "a version module that is of none and another": lambda d: d.put(
@@ -273,9 +271,6 @@ COMMON: dict[str, Edit] = {
     "a module that asserts what is false": _more("/version.py", b"assert False, 'moved'\n"),
     "a value that was not quoted": _more("/version.py", b"_git_hash: str = a9e8b97\n"),
     "a base class that nothing binds": _more(PACKAGE, b"class Moved(Nowhere):\n    pass\n"),
-    "an import behind a statement": _more("/version.py", b"x = 1; from . import _nowhere\n"),
-    "an import behind another": _more("/version.py", b"import os; from . import _nowhere\n"),
-    "an import on two lines": _more("/version.py", b"from . \\\n    import _nowhere\n"),
     "a module that ends the process": _more("/version.py", b"import sys\nsys.exit(0)\n"),
     "a version in another spelling": lambda d: d.replace(
         ".dist-info/METADATA", b"\nVersion: ", b"\nVersion: v"
@@ -465,20 +460,6 @@ WORKING: dict[str, Edit] = {
         "/version.py", b'_version = "', b'_version = "9'
     ),
     "an import of what Python has": _more("/version.py", b"import json, os.path\n"),
-    "an import that may fail": _more(
-        "/version.py", b"try:\n    from . import _nowhere\nexcept ImportError:\n    pass\n"
-    ),
-    "a text like an import": _more("/version.py", b'x = """\nfrom . import _nowhere\n"""\n'),
-    "an import behind a statement that may fail": _more(
-        "/version.py", b"try:\n    x = 1; from . import _nowhere\nexcept ImportError: pass\n"
-    ),
-    "a text behind a statement": _more("/version.py", b'x = "a; from . import _nowhere"\n'),
-    "names that Python or an import has": _more(
-        "/version.py", b"import os.path\nx = [os.path, __file__, lambda: later]\nassert x\n"
-    ),
-    "a name that may be missing": _more(
-        "/version.py", b"try:\n    x = unicode\nexcept NameError:\n    x = str\n"
-    ),
     "a module more": lambda d: d.add(d.name("/version.py")[:-3] + "_more.py", b"x = 1\n"),
     "a module that a package hides": _hidden,
     "a licence more": lambda d: d.add(f"{d.info}/licenses/MORE.txt", b"text\n"),

@@ -127,6 +127,10 @@ def test_inspect_gives_everything_as_one_document(plugin: str, pjrt: str, capsys
     assert first["provenance"]["git"] == "a1" * 20
     assert second["elf"][0]["exports_pjrt"]
     assert second["entry_points"] == {"jax_plugins": ["xla_rocm7 = jax_plugins.xla_rocm7"]}
+    assert first["compilers"] == []
+    run("inspect", "--json", "--thorough", plugin)
+    (whole,) = json.loads(capsys.readouterr().out)["wheels"]
+    assert whole["compilers"] == ["AMD clang version 22.0.0git (roc 1)"]
 
 
 def test_inspect_shows_what_a_wheelhouse_says_of_its_wheel(plugin, pjrt, tmp_path, capsys) -> None:

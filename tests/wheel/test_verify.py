@@ -177,10 +177,6 @@ BROKEN = {
         with_module(versions={"libc.so.6": ("GLIBC_2.28",)}),
         None, "tag.manylinux", "GLIBC_2.28",
     ),
-    "a tag that promises an old C++ library": (
-        with_module(versions={"libstdc++.so.6": ("GLIBCXX_3.4.30",)}),
-        None, "tag.manylinux", "GLIBCXX_3.4.30",
-    ),
     "no manylinux tag": (
         PLUGIN.but(tag="cp312-cp312-linux_x86_64"), None, "tag.manylinux", "linux_x86_64",
     ),
@@ -207,43 +203,12 @@ BROKEN = {
         PLUGIN.but(wheel=WHEEL.replace(b"Purelib: false", b"Purelib: no")),
         None, "metadata.field", "Root-Is-Purelib",
     ),
-    "a WHEEL of another minor version": (
-        PLUGIN.but(wheel=WHEEL.replace(b"Wheel-Version: 1.0", b"Wheel-Version: 1.1")),
-        None, "metadata.field", "1.1",
-    ),
     "a module of another project in .data": (
         with_file(PLUGIN, f"{PLUGIN.stem}.data/purelib/jax/_src/evil.py"),
         None, "layout.stray", "not below jax_rocm7_plugin",
     ),
-    "a start-up file in .data": (
-        with_file(PLUGIN, f"{PLUGIN.stem}.data/platlib/evil.pth"), None, "layout.stray", "evil.pth",
-    ),
-    "a program in .data": (
-        with_file(PLUGIN, f"{PLUGIN.stem}.data/scripts/pip"),
-        None, "layout.stray", "not below",
-    ),
-    "a header in .data": (
-        with_file(PLUGIN, f"{PLUGIN.stem}.data/headers/python3.12/Python.h"),
-        None, "layout.stray", "not below",
-    ),
     "another egg": (
         with_file(GENERAL, "pip.egg-info/PKG-INFO"), None, "layout.stray", "another distribution",
-    ),
-    "a scheme that nobody knows": (
-        with_file(PLUGIN, f"{PLUGIN.stem}.data/etc/passwd"), None, "layout.stray", "not below",
-    ),
-    "a file beside the schemes": (
-        with_file(PLUGIN, f"{PLUGIN.stem}.data/x.py"), None, "layout.stray", "not below",
-    ),
-    "two files that land on one path": (
-        with_file(PLUGIN, f"{PLUGIN.stem}.data/purelib/jax_rocm7_plugin/__init__.py"),
-        None, "layout.stray", "not below",
-    ),
-    "another pjrt plugin": (
-        with_file(PJRT, "jax_plugins/xla_cuda12/__init__.py"), None, "layout.stray", "xla_rocm7",
-    ),
-    "a namespace that is none any more": (
-        with_file(PJRT, "jax_plugins/__init__.py"), None, "layout.stray", "xla_rocm7",
     ),
     "keys of WHEEL in another case": (
         PLUGIN.but(wheel=WHEEL.replace(b"Wheel-Version", b"wheel-version")),
@@ -270,9 +235,6 @@ BROKEN = {
     "a set-user-id file": (
         with_file(PLUGIN, "jax_rocm7_plugin/x.py", mode=0o4755), None, "layout.mode", "4755",
     ),
-    "a file anyone may change": (
-        with_file(PLUGIN, "jax_rocm7_plugin/x.py", mode=0o666), None, "layout.mode", "0666",
-    ),
     "an entry point into nothing": (
         PJRT.but(entry_points="[jax_plugins]\nxla_rocm7 = jax_plugins.rocm\n"),
         None, "layout.entry-point", "JAX needs [jax_plugins]",
@@ -288,9 +250,6 @@ BROKEN = {
     ),
     "a plugin for every Python": (
         PLUGIN.but(tag="py3-none-manylinux_2_27_x86_64"), None, "tag.kind", "py3-none",
-    ),
-    "a plugin with a stable ABI": (
-        PLUGIN.but(tag="cp312-abi3-manylinux_2_27_x86_64"), None, "tag.kind", "cp312-abi3",
     ),
     "a pjrt for one CPython": (
         PJRT.but(tag="cp312-cp312-manylinux_2_28_x86_64"), None, "tag.kind", "is py3-none",
@@ -353,10 +312,6 @@ BROKEN = {
         PLUGIN.but(requires=("jax-rocm7-pjrt==0.9.1", "left-pad")),
         None, "pin.allowed", "does not know",
     ),
-    "an old jaxlib": (
-        PLUGIN.but(requires=("jax-rocm7-pjrt==0.9.1", "jaxlib<0.5")),
-        None, "pin.allowed", "jaxlib<0.5",
-    ),
     "a numpy that is too old": (
         JAXLIB.but(requires=("numpy<2", "scipy>=1.14", "ml_dtypes>=0.5.0")),
         None, "pin.allowed", "must admit 2.3.0",
@@ -372,17 +327,9 @@ BROKEN = {
     "a RUNPATH with an empty entry": (
         with_module(runpath=":".join((*SHORT_RUNPATH, ""))), None, "elf.runpath", "has besides ",
     ),
-    "a folder that ends like the one of grafts": (
-        with_module(runpath=":".join(("/tmp/x/jax_rocm7_plugin.libs", *SHORT_RUNPATH))),
-        None, "elf.runpath", "/tmp/x/jax_rocm7_plugin.libs",
-    ),
     "a current directory in jaxlib": (
         with_file(JAXLIB, "jaxlib/utils.so", entry("utils", runpath="$ORIGIN:"), 0o755),
         None, "elf.runpath-leak", "an empty entry",
-    ),
-    "an absolute folder in jaxlib": (
-        with_file(JAXLIB, "jaxlib/utils.so", entry("utils", runpath="/home/x"), 0o755),
-        None, "elf.runpath-leak", "/home/x",
     ),
     "a library inside that RUNPATH does not find": (
         with_file(
@@ -406,13 +353,6 @@ BROKEN = {
         with_module(rpath=":".join(SHORT_RUNPATH)), None, "elf.rpath", "RPATH",
     ),
     "no RUNPATH": (with_module(runpath=""), None, "elf.runpath", "lacks $ORIGIN"),
-    "a RUNPATH of /opt/rocm only": (
-        with_module(runpath="/opt/rocm/lib"), None, "elf.runpath", "lacks $ORIGIN",
-    ),
-    "a RUNPATH that goes on": (
-        with_module(runpath=":".join((*SHORT_RUNPATH, "/usr/lib"))),
-        None, "elf.runpath", "RUNPATH has besides /usr/lib",
-    ),
     "a RUNPATH in another order": (
         with_module(runpath=":".join(reversed(SHORT_RUNPATH))),
         None, "elf.runpath", "another order",
@@ -441,9 +381,6 @@ BROKEN = {
     "a module that cannot be imported": (
         with_module(exports=("PyInit_linalg",)), None, "elf.python", "PyInit__linalg",
     ),
-    "a pjrt wheel without its function": (
-        with_file(PJRT, LIBRARY, module(), 0o755), None, "elf.pjrt", "0 of them export",
-    ),
     "a pjrt wheel with it twice": (
         with_file(PJRT, "jax_plugins/xla_rocm7/other.so", library(), 0o755),
         None, "elf.pjrt", "2 libraries",
@@ -469,9 +406,6 @@ BROKEN = {
     ),
     "a module that poses as the C library": (
         with_module(soname="libc.so.6"), None, "elf.soname", "calls itself libc.so.6",
-    ),
-    "a module that poses as ROCm": (
-        with_module(soname="libamdhip64.so.7"), None, "elf.soname", "calls itself libamdhip64.so.7",
     ),
     "a version of glibc that never was": (
         with_module(versions={"libc.so.6": ("GLIBC_2.3.99",)}), None, "tag.manylinux", "2.3.99",
@@ -500,9 +434,6 @@ BROKEN = {
     ),
     "another project's wheel that no Python may install": (
         GENERAL.but(requires_python="<3"), None, "metadata.python", "no CPython 3",
-    ),
-    "a pjrt that no Python may install": (
-        PJRT.but(requires_python=">=3.20"), None, "metadata.python", "3.11",
     ),
     "a pjrt for an old Python alone": (
         PJRT.but(requires_python="==3.9.*"), None, "metadata.python", "3.11",
@@ -586,9 +517,6 @@ BROKEN = {
         ),
         Expectation(siblings={"jaxlib": "0.9.1"}), "pin.sibling", "a URL",
     ),
-    "a pin that became a range": (
-        PLUGIN.but(requires=("jax-rocm7-pjrt>=0.9",)), None, "pin.sibling", "pins no version",
-    ),
     "a pin on a wheel that is not there": (
         PLUGIN, Expectation(siblings={"jaxlib": "0.9.1"}), "pin.sibling", "not in the set",
     ),
@@ -611,8 +539,7 @@ def test_the_wheels_that_tests_start_from_break_no_rule(tmp_path: Path) -> None:
 
 # What a wheel may ship with.
 WARNED = {
-    "two platform tags", "a file that only its owner reads", "a set-user-id file",
-    "a file anyone may change", "a version module of another post-release",
+    "two platform tags", "a file that only its owner reads", "a set-user-id file", "a version module of another post-release",
     "a version module that says None", "GPU code of another ROCm's compiler",
 }  # fmt: skip
 UNSEEN = {"more GPU code than is read"}

@@ -78,15 +78,17 @@ def wheel() -> None:
 
 @wheel.command("inspect")
 @wheels_argument
+@option("--thorough", is_flag=True, help="Unpack all GPU code: which compilers made it.")
 @click.pass_obj
-def inspect(app: App, wheels: list[Path]) -> None:
+def inspect(app: App, wheels: list[Path], thorough: bool) -> None:
     """Show names, sizes, shared objects, GPU code, provenance."""
     import shutil
 
     from rocwheel.wheel import inspect as inspection
     from rocwheel.wheel import show
 
-    reports = parallel.each(inspection.inspect_with_manifest, _there(wheels))
+    look = partial(inspection.inspect_with_manifest, code=inspection.LIMITS.code if thorough else 0)
+    reports = parallel.each(look, _there(wheels))
     width = shutil.get_terminal_size().columns
     app.emit(
         {"wheels": [show.document(report) for report in reports]},

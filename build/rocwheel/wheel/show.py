@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 PREFIXES: Final = ("GLIBC", "GLIBCXX", "CXXABI")
 PLAIN: Final = (  # what a report calls as JSON does
     "project", "version", "tags", "size", "sha256", "requires", "requires_python", "entry_points",
-    "gfx_targets", "grafted", "provenance",
+    "gfx_targets", "grafted", "provenance", "compilers",
 )  # fmt: skip
 MANY: Final = 50  # findings of a rule in one wheel that are shown; of others, their number
 FEW: Final = 4  # entries of a list that are all shown; of a longer one, its length and its first
@@ -76,6 +76,7 @@ def _lines(report: WheelReport, width: int) -> Iterator[str]:
         ("requires", report.requires),
         ("entry points", [f"{group}: {item}" for group, items in points for item in items]),
         ("grafted", report.grafted),
+        ("compilers", report.compilers),
         ("made from", [f"{name} {text}" for name, text in sorted(report.provenance.items())]),
     ):
         for number, value in enumerate(values):
