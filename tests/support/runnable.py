@@ -58,21 +58,28 @@ from jax._src import hardware_utils
 from jax._src.lib import xla_client
 import jax._src.xla_bridge as xb
 
-try:
-  extension = importlib.import_module('jax_rocm7_plugin.rocm_plugin_extension')
-except ImportError:
-  extension = None
+for package in ('jax_rocm7_plugin', 'jaxlib.rocm'):
+  try:
+    extension = importlib.import_module(f'{package}.rocm_plugin_extension')
+  except ImportError:
+    extension = None
+  else:
+    break
 
 
 def initialize():
   path = pathlib.Path(__file__).resolve().parent / 'xla_rocm_plugin.so'
-  if hardware_utils.num_available_amd_gpus(stop_at=2) <= 0:
+  if extension is None:  # as AMD's own before 0.12
+    return
+  if hardware_utils.num_available_amd_gpus(stop_at=2) <= 0 or not pathlib.Path('/dev/dxg').exists():
     raise ValueError('no GPU')
   options = xla_client.generate_pjrt_gpu_plugin_options()
   options['platform_name'] = 'ROCM'
   api = xb.register_plugin('rocm', priority=500, library_path=str(path), options=options)
   if extension:
     xla_client.register_custom_call_target('add', extension.memory, platform='ROCM', api_version=1)
+  for name in getattr(extension, 'ffi_types', dict)():
+    xla_client.register_custom_type(name)
 """
 
 

@@ -53,6 +53,7 @@ def module(content: str) -> Wheel:
 
 def test_a_set_that_runs_breaks_no_rule(tmp_path: Path) -> None:
     assert ran(tmp_path, runnable.plugin(), runnable.pjrt()) == []
+    assert ran(tmp_path, runnable.pjrt()) == []  # a recorder stands for the plugin
 
 
 def test_jaxlib_is_imported_and_without_jax_nothing_is_computed(tmp_path: Path) -> None:
@@ -116,7 +117,7 @@ STARTS = {
     "registers another platform": ((b"'rocm', pri", b"'cuda', pri"), "registers 'cuda', JAX needs 'rocm'"),
     "names another library": ((b"'xla_rocm_plugin.so'", b"'pjrt.so'"), "/pjrt.so', the wheel has"),
     "names no platform": ((b"'ROCM'\n", b"'GPU'\n"), "without platform_name=ROCM"),
-    "registers twice": ((b"  if ext", b"  xb.register_plugin('rocm')\n  if ext"), "registers 2 plugins"),
+    "registers twice": ((b"  if extension:", b"  xb.register_plugin('rocm')\n  if extension:"), "registers 2 plugins"),
     "leaves out the kernels": ((b"  if extension:", b"  if not extension:"), "never calls register_custom_call_target"),
     "raises": ((b"  path =", b"  raise ValueError('x')\n  path ="), "ValueError: x"),
     "wants an argument": ((b"def initialize()", b"def initialize(x)"), "missing a required argument"),

@@ -87,7 +87,7 @@ def inspect(app: App, wheels: list[Path], thorough: bool) -> None:
     from rocwheel.wheel import inspect as inspection
     from rocwheel.wheel import show
 
-    look = partial(inspection.inspect_with_manifest, code=inspection.LIMITS.code if thorough else 0)
+    look = partial(inspection.inspect_with_manifest, thorough=thorough)
     reports = parallel.each(look, _there(wheels))
     width = shutil.get_terminal_size().columns
     app.emit(

@@ -18,8 +18,7 @@ from typing import Final, NamedTuple
 from rocwheel.base import files
 from rocwheel.base.versions import kind_of
 from rocwheel.records.manifest import MANIFEST, Manifest
-from rocwheel.wheel import LIMITS as LIMITS
-from rocwheel.wheel import metadata
+from rocwheel.wheel import LIMITS, metadata
 from rocwheel.wheel.elf import MAGIC, Budget, ElfError, ElfFacts, GpuCode, scan
 from rocwheel.wheel.hip import in_all, sum_of_objects
 from rocwheel.wheel.metadata import KeyValueText, RecordRow, WheelName
@@ -163,9 +162,9 @@ def inspect(path: Path, *, hashes: bool = False, code: int = 0) -> WheelReport:
     )
 
 
-def inspect_with_manifest(path: Path, *, code: int = 0) -> WheelReport:
+def inspect_with_manifest(path: Path, *, thorough: bool = False) -> WheelReport:
     """Inspect, and add what a manifest beside it says of its sources. Raises ConfigError."""
-    report = inspect(path, code=code)
+    report = inspect(path, code=LIMITS.code if thorough else 0)
     folder = report.path.parent
     manifest = Manifest.load(folder) if (folder / MANIFEST).exists() else None
     if manifest is None or all(entry.sha256 != report.sha256 for entry in manifest.wheels):

@@ -90,6 +90,7 @@ class KindPolicy(Value, frozen=True, kw_only=True):
     tag: Literal["cpython", "py3-none"]  # cp312-cp312, cp314-cp314t; or interpreter and ABI
     required: tuple[RequiredMembers, ...]  # those that have the JAX version count
     names: Mapping[str, tuple[str, ...]]  # module -> what JAX takes from it
+    unused: tuple[str, ...] = ()  # modules that do not import as published, and nothing takes
     entry_points: Mapping[str, tuple[str, ...]]  # group -> `name = module`
     requires: Mapping[str, AllowedRequirement]  # by normalised name
     extras: tuple[str, ...]  # patterns of names that an extra may require

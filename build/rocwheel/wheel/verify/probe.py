@@ -38,6 +38,9 @@ class Recorder(types.ModuleType):
             raise AttributeError(name)
         return Recorder(f"{self.__name__}.{name}")
 
+    def __iter__(self) -> Any:
+        return iter(())
+
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
         name = self.__name__.rpartition(".")[2]
         self.calls.append((name, args, kwargs))
@@ -49,10 +52,15 @@ class Recorder(types.ModuleType):
 
 
 class OfJax(importlib.abc.MetaPathFinder, importlib.abc.Loader):
-    """An import finder that makes every module of JAX's a recorder."""
+    """An import finder that makes modules of JAX's recorders, and a plugin's where there is none.
+
+    AMD's pjrt before 0.12 registers nothing without its plugin. No jaxlib has `rocm` inside.
+    """
+
+    names = r"jax|jaxlib"
 
     def find_spec(self, fullname: str, *_: Any) -> Any:
-        if fullname.partition(".")[0] in ("jax", "jaxlib"):
+        if re.fullmatch(self.names, fullname.partition(".")[0]) and fullname != "jaxlib.rocm":
             return importlib.machinery.ModuleSpec(fullname, self, is_package=True)
         return None
 
@@ -63,8 +71,9 @@ class OfJax(importlib.abc.MetaPathFinder, importlib.abc.Loader):
         """Leave it empty: a recorder has every name."""
 
 
-def record() -> None:
+def record(plan: dict[str, Any]) -> None:
     """Let every module of JAX's be a recorder from now on."""
+    OfJax.names = "jax|jaxlib" if plan["plugin"] else r"jax|jaxlib|jax_rocm[0-9]+_plugin"
     if not isinstance(sys.meta_path[0], OfJax):
         sys.meta_path.insert(0, OfJax())
         for name in [each for each in sys.modules if each.partition(".")[0] in ("jax", "jaxlib")]:
@@ -74,7 +83,7 @@ def record() -> None:
 def imported(plan: dict[str, Any], module: str, member: str, must: bool) -> None:  # noqa: FBT001
     """Import a module; with `must`, it has to come from the wheel's own file."""
     if module.startswith("jax_plugins."):
-        record()
+        record(plan)
     found = importlib.import_module(module)
     file = getattr(found, "__file__", None)
     if must and (file is None or Path(file) != Path(plan["site"], member)):
@@ -90,10 +99,10 @@ def named(_: dict[str, Any], module: str, names: list[str]) -> None:
         raise WrongError(f"has no {', '.join(missing)}, which JAX takes")
 
 
-def versioned(_: dict[str, Any], module: str, release: str, needs: str) -> None:
+def versioned(plan: dict[str, Any], module: str, release: str, needs: str) -> None:
     """Compare the versions in a module with the wheel's; it must have `needs`."""
     if module.startswith("jax_plugins."):
-        record()
+        record(plan)
     found = importlib.import_module(module)
     for name in ("__version__", "_release_version"):
         said = getattr(found, name, None)
@@ -116,7 +125,7 @@ def loaded(plan: dict[str, Any], member: str, entry: str) -> None:
 
 def started(plan: dict[str, Any], module: str, member: str, wanted: dict[str, Any]) -> None:
     """Start a plugin as JAX does, with recorders for JAX's modules."""
-    record()
+    record(plan)
     found = importlib.import_module(module)
     initialize = found.initialize
     if not callable(initialize) or inspect.iscoroutinefunction(initialize):

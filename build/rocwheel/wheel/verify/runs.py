@@ -248,11 +248,12 @@ def _steps(path: Path, report: WheelReport, policy: WheelPolicy) -> Iterator[Tri
         for item in report.elf
         if not any(name.startswith(MODULE_ENTRY) for name in item.exports)
     }
+    left_out = {*libraries, init, *policy.kinds[kind].unused}
     members = policy.required(kind, report.filename.version).members
     required = {member.format(rocm=rocm) for member in members}
     for member, module in sorted(modules.items()):
         is_ours = not member.partition("/")[0].endswith((".dist-info", LIBRARIES))
-        if is_ours and member not in {*libraries, init} and not member.endswith("/__main__.py"):
+        if is_ours and member not in left_out and not member.endswith("/__main__.py"):
             must = member.endswith(".so") or member in required
             yield Trial(path, member, ("imported", module, member, must))
     for member, names in policy.kinds[kind].names.items():

@@ -61,6 +61,7 @@ for path, file in {**opened, **nodes}.items():
     mount(f"/proc/self/fd/{file}", path, None, BIND | (RECURSIVE if path in opened else 0))
     os.close(file)
 os.makedirs("/dev/shm", exist_ok=True)
+open("/dev/dxg", "w").close()  # by which AMD's plugins count one GPU, as below WSL
 resource.setrlimit(resource.RLIMIT_CPU, (int(seconds), int(seconds)))
 resource.setrlimit(resource.RLIMIT_AS, (int(memory), int(memory)))
 resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
