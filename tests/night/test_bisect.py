@@ -255,6 +255,7 @@ def test_ends_that_are_not_as_said_end_it_at_once(history, bad, why):
     assert found.state == "not reproduced"
     assert why in found.about
     assert not found.commits
+    assert found.issue.startswith(f"# t.py::test_a: {found.about}")
 
 
 # --- through the command line, on the engine of this machine: wheels and gates are played ----------

@@ -21,6 +21,7 @@ from pathlib import Path
 
 import pytest
 from support import engines
+from support.faults import KINDS, Fault
 from support.faultserver import FaultServer
 from support.forked import Done
 from support.night import World
@@ -466,6 +467,33 @@ def test_a_store_that_is_full_is_told_at_once_and_the_night_goes_on_when_it_has_
         assert world.local("one").code == 0
     finally:
         engines.unmount(store)
+
+
+@pytest.mark.soak
+@pytest.mark.xdist_group("seaweedfs")
+@pytest.mark.parametrize("kind", ["500", "lost"])
+def test_a_night_whose_kth_request_fails_is_known_and_goes_on(tmp_path, front, servers, kind):
+    """Engine and cells meet the fault, whoever asks first, and each time they ask again."""
+    world = World(tmp_path, servers.fresh_url("seaweedfs"))
+    world.plan("one", check=True)
+    front.faults.arm(None)
+    world.local("one", check=True)
+    total = len(front.faults.seen)
+    for number in range(1 + KINDS.index(kind), total, total // 3):
+        night = f"night-{number}"
+        world.settings(suffix=f"+rocm7.1.{number}")
+        world.plan(night, check=True)
+        front.faults.arm(Fault(number, kind))
+        world.local(night)
+        front.faults.arm(None)
+        for name, item in stood(world, night).items():
+            if item.settled and not item.passed:
+                world.nightly("retry", night, name, "--reason=a fault", check=True)
+        done = world.local(night)
+        assert done.code == 0, (number, done.err)
+        for _, items in attempts(world, night):
+            assert [item.number for item in items] == list(range(1, len(items) + 1))
+            assert all(item.ended for item in items), "none is forgotten"
 
 
 @pytest.mark.soak

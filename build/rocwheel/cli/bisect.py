@@ -147,4 +147,4 @@ def bisect(
     where.store.create(f"{key}.json", body, headers=AS_JSON)
     where.store.create(f"{key}.md", finding.issue.encode(), headers=AS_TEXT)
     app.console.info(f"kept: {where.store.locate(key)}.json; text for an issue: {key}.md")
-    return 0 if finding.state in {"found", "range"} else CommandError.exit_code
+    return 0 if finding.is_named else CommandError.exit_code

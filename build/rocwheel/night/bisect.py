@@ -108,6 +108,11 @@ class Bisection(Value, frozen=True, kw_only=True):
     schema: Literal[2] = 2
 
     @property
+    def is_named(self) -> bool:
+        """Return whether a culprit is, or a few of which one is it."""
+        return self.state in {"found", "range"}
+
+    @property
     def line(self) -> str:
         """It in a line, for the page and messages of the night."""
         of = self.commits[0] if len(self.commits) == 1 else None
@@ -437,7 +442,6 @@ class _Search:
     def _of_rocm(
         self, good: NightSet, bad: NightSet, moved: Sequence[str]
     ) -> tuple[str, dict[str, Any]]:
-        """Return between which two builds of ROCm it is."""
         first, last = (self.builds.index(item.recipe.rocm) for item in (good, bad))
         inner = [_mixed(good, bad, moved, rocm=one) for one in self.builds[first + 1 : last]]
         sides = [self.pair[0] or good.side, *inner, self.pair[1] or bad.side]
@@ -452,7 +456,6 @@ class _Search:
     def _of_jax(
         self, good: NightSet, bad: NightSet, moved: Sequence[str], fields: dict[str, Any]
     ) -> tuple[str, dict[str, Any]]:
-        """Return which commit of JAX between two sets it is, or which it may be."""
         low, high = good.recipe.jax_commit, bad.recipe.jax_commit
         known = {low: self.pair[0], high: self.pair[1]}
         with git.history(_commits(good.recipe, bad.recipe), runner=self.runner) as ask:

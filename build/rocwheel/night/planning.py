@@ -102,7 +102,6 @@ def look(
 def _sets(
     setting: PlanInput, built: Sequence[tuple[WheelRecipe, WheelRecipe]], store: Store
 ) -> dict[tuple[str, str], SetSeen]:
-    """Return what is known of recipes that were built, each family read once."""
     wanted: dict[tuple[str, int], dict[str, list[WheelRecipe]]] = {}
     for recipe, made in built:
         for name in recipe.families:
@@ -271,7 +270,6 @@ class _Made:
             self._family(of, build)
 
     def _family(self, of: _FamilySet, build: Cell) -> None:
-        """Add the cells that test and release a staged set for one family."""
         seen = of.seen
         ends = [
             name

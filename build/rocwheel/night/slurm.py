@@ -209,7 +209,6 @@ class SlurmScheduler(Plain, frozen=True, kw_only=True, dict=True):
             _ask(self.worker.here.runner, ("scancel", "--state=PENDING", job.number))
 
     def _line(self, verb: str, *names: str) -> str:
-        """Return a command about this night as a job starts it."""
         program = self.worker.here.program
         words = (*program, "nightly", verb, self.night, *names, "--engine=slurm", *self.target)
         most = (f"--workers={self.most}",) if self.most and verb == "run" else ()

@@ -428,7 +428,7 @@ class Truth(Plain, frozen=True, kw_only=True, dict=True):
         for key, item in self.findings.items():
             about = item.asked
             if (about.family, about.suite, about.python, about.wheels) in of:
-                yield item.line, f"{key.removesuffix('.json')}.md"
+                yield item.line, f"{key.removesuffix('.json')}.md" if item.is_named else ""
 
     @property
     def headline(self) -> str:
@@ -612,7 +612,6 @@ def _cell(item: CellStanding, standings: Mapping[str, CellStanding]) -> CellSumm
 
 
 def _family(family: Family, channel: Channel, store: Store, now: datetime) -> FamilySummary:
-    """Return the status of a family, for every ROCm major it has."""
     newest, blocked, blocked_set = FamilySummary(family=family.name), "", ""
     for staging, release in channel.pairs(store, family.name):
         rows = status.read(staging, release, family, channel, now=now, asks_pages=False).sets
