@@ -14,7 +14,7 @@ from support import wheels
 from support.wheels import Entry, Wheel, Zip
 
 from rocwheel.base import parallel
-from rocwheel.base.errors import HostError, WheelError
+from rocwheel.base.errors import WheelError
 from rocwheel.wheel import zip_writer
 from rocwheel.wheel.zip_reader import ZipArchive
 from rocwheel.wheel.zip_writer import Outbox, ZipPart
@@ -235,21 +235,6 @@ def test_the_same_bytes_under_the_same_name_are_fine(tmp_path: Path) -> None:
         box.write(path.name, kept(archive), archive)
     assert (path.stat().st_ino, path.stat().st_mtime_ns) == (before.st_ino, before.st_mtime_ns)
     assert [item.name for item in tmp_path.iterdir()] == [path.name]
-
-
-def test_one_name_cannot_be_given_twice(tmp_path: Path) -> None:
-    path = Wheel().write(tmp_path)
-    with pytest.raises(WheelError, match="two of the wheels"):  # noqa: PT012, SIM117
-        with ZipArchive(path) as archive, Outbox(tmp_path / "out") as box:
-            box.write("a.whl", kept(archive), archive)
-            box.write("a.whl", kept(archive), archive)
-    assert list((tmp_path / "out").iterdir()) == []
-
-
-def test_a_folder_that_cannot_be_made_is_the_hosts_fault(tmp_path: Path) -> None:
-    (tmp_path / "file").write_bytes(b"")
-    with pytest.raises(HostError, match="file"), Outbox(tmp_path / "file" / "out"):
-        pass
 
 
 def test_a_new_wheel_has_the_permissions_of_any_new_file(tmp_path: Path) -> None:
