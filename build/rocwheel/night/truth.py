@@ -31,7 +31,7 @@ from rocwheel.release import status
 from rocwheel.release.index.channels import Channel
 from rocwheel.release.ledger import log, manifests
 from rocwheel.release.ledger.nights import Book, CauseClass, Nights, Phase, WheelRecipe
-from rocwheel.release.ledger.state import Standing
+from rocwheel.release.ledger.state import IndexState, Standing
 
 LISTED: Final = 40  # changes in a message
 STATES: Final = frozenset(state.value for state in State)
@@ -558,6 +558,8 @@ def _summary(
     chosen = [families[name] for name in dict.fromkeys(wanted) if name in families]
     ends = [item.last.time for item in standings.values() if item.last]
     held = standing.stopped(book.orders)
+    logs: dict[str, IndexState] = {}  # by prefix, which families share
+    made = each(lambda f: _family(f, channel, store, now, logs), chosen, threads=4)
     recipes = standing.built_of(book)
     builds = {item.inputs: item for item in before.builds} if before else {}
     for item in (item for item in recipes if item.manifest):
@@ -575,7 +577,7 @@ def _summary(
             # the page only where it failed
             if item.cell.kind != "page" or not (item.passed or item.phase in UNDER_WAY)
         ),
-        families=(*each(lambda f: _family(f, channel, store, now), chosen, threads=4), *unknown),
+        families=(*made, *unknown),
         recipes=recipes,
         builds=tuple(builds.values())[-BUILDS:],
         nothing_built=standing.nothing_built(standings),
@@ -611,7 +613,9 @@ def _cell(item: CellStanding, standings: Mapping[str, CellStanding]) -> CellSumm
     )
 
 
-def _family(family: Family, channel: Channel, store: Store, now: datetime) -> FamilySummary:
+def _family(
+    family: Family, channel: Channel, store: Store, now: datetime, logs: dict[str, IndexState]
+) -> FamilySummary:
     newest, blocked, blocked_set = FamilySummary(family=family.name), "", ""
     for staging, release in channel.pairs(store, family.name):
         rows = status.read(staging, release, family, channel, now=now, asks_pages=False).sets
@@ -623,7 +627,9 @@ def _family(family: Family, channel: Channel, store: Store, now: datetime) -> Fa
                     sizes = {kind.value: 0 for kind in WheelKind}
                     for wheel in manifest.built:
                         sizes[wheel.kind] = max(sizes[wheel.kind], wheel.size)
-                    shared = log.read(release).of(ALL).sets.get(row.set_id)
+                    if release.root not in logs:
+                        logs[release.root] = log.read(release)
+                    shared = logs[release.root].of(ALL).sets.get(row.set_id)
                     is_listed = shared and shared.standing is Standing.LISTED
                     newest = FamilySummary(
                         family=family.name,

@@ -351,7 +351,8 @@ def repair(
             removing=removing,
             log_end=lambda: log.read(place).number,
             claims=seen,
-            absent=() if repairs else changed - state.rooted,
+            # of a log that was read afresh it is not known which pages there were
+            absent=changed - state.rooted if state.rooted and not repairs else (),
             repairs=repairs,
         )
     if views is not None and not views >= state.seen:

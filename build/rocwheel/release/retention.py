@@ -107,6 +107,11 @@ class PrunePlan(Plain, frozen=True, kw_only=True):
     state: IndexState
     left: tuple[str, ...]  # keys below names that were spent before
 
+    def leaving(self) -> set[str]:
+        """Return the projects of which files go now."""
+        free = {version_of(path)[0] for path in self.spend.free(self.state)}
+        return {*self.operation.wanted(self.state), *free}
+
     def lines(self) -> list[str]:
         place = self.operation.place
         leaving = self.operation.leaving(self.state)
@@ -158,8 +163,12 @@ def plans(
 
 def apply(plan: PrunePlan, *, who: Who) -> tuple[str, ...]:
     """Prune a place; return the names of leftovers of killed runs that were removed as well."""
-    place = plan.operation.place
-    leaving = {*plan.operation.wanted(plan.state), *plan.spend.wanted(plan.state)}
+    place, leaving = plan.operation.place, plan.leaving()
+    snapshot = log.read(place, None)
+    # Where nothing goes, a snapshot that is the log's may say that the pages show it all.
+    if not (leaving or plan.left or log.differ(place, snapshot, plan.state)):
+        operations.complete(place, snapshot)
+        return tuple(place.store.sweep(who.now - LEFTOVER_AGE))
     # before they are stored with another header
     kept = publish.page_seconds([*map(place.of, plan.state.views)], leaving)
     state = operations.perform(plan.operation, plan.state)

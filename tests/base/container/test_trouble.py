@@ -25,6 +25,7 @@ from rocwheel.base.container import ContainerSpec, EngineKind, User
 from rocwheel.base.errors import CommandError, HostError
 from rocwheel.base.process import Command, HostRunner, base_env
 from rocwheel.base.values import replace
+from rocwheel.image import registry
 from rocwheel.image.build import explained
 
 pytestmark = [
@@ -243,8 +244,8 @@ def test_a_disk_full_of_half_a_layer_is_one_error_and_holds_nothing(
     large.mkdir()
     (large / "file").write_bytes(os.urandom(LARGE_MB << 20))
     (short / "registry").mkdir()
-    with registries.serving(short / "registry") as registry:
-        names = {name: f"{registry}/{name}:1" for name in ("large", "tiny")}
+    with registries.serving(short / "registry") as address:
+        names = {name: f"{address}/{name}:1" for name in ("large", "tiny")}
         with engines.docker(tmp_path / "docker") as engine:
             engine.load(packed(large), names["large"])
             engine.load(root, names["tiny"])
