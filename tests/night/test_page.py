@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from datetime import timedelta
+from types import SimpleNamespace
 
 import msgspec
 import pytest
@@ -12,8 +13,9 @@ from support.states import DIGEST, FIRST, later, of_one_set, red_morning, summar
 from rocwheel.base.values import replace
 from rocwheel.night import bisect, page
 from rocwheel.night.truth import CellChange, CellSummary, NightSummary, Truth
+from rocwheel.records.results import Outcome
 from rocwheel.records.verdict import State
-from rocwheel.release.ledger.nights import CauseClass, Phase
+from rocwheel.release.ledger.nights import CauseClass, Phase, WorstTest
 
 
 def render(nights: int = 5, **kwargs) -> str:
@@ -123,6 +125,30 @@ def test_new_failures_come_first():
     ]
     text = page.render(nights, now=FIRST, title="x", root="../").decode()
     assert text.index("new failure") < text.index("still failing")
+
+
+@pytest.mark.parametrize(
+    ("control", "asked"),
+    [
+        ("", ["unit.py::test_a"]),
+        ("new", ["unit.py::test_a"]),
+        ("not looked at: nothing is released", ["unit.py::test_a"]),
+        ("also in the released set", []),
+        ("the machine: HSA_STATUS_ERROR_OUT_OF_RESOURCES", []),
+    ],
+)
+def test_what_a_control_run_does_not_call_new_is_not_bisected(control, asked):
+    base = with_state(summary(0, families=1, pythons=("3.12",)))
+    (unit,) = [cell for cell in base.cells if cell.suite == "unit"]
+    bad = msgspec.structs.replace(unit, state=State.FAIL, cause=CauseClass.TESTS, reason="it")
+    night = later(
+        msgspec.structs.replace(base, cells=tuple(bad if c is unit else c for c in base.cells))
+    )
+    worst = WorstTest(test="unit.py::test_a", outcome=Outcome.FAILED, control=control)
+    ended = SimpleNamespace(worst=worst, cause=CauseClass.TESTS)
+    book = SimpleNamespace(attempts={unit.name: [SimpleNamespace(ended=ended)]})
+    found = Truth(summaries=(base, night)).new_failures(book)
+    assert [item.test for item in found] == asked
 
 
 def test_a_summary_reads_back():

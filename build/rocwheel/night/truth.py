@@ -26,6 +26,7 @@ from rocwheel.night.bisect import Bisection, BisectRequest
 from rocwheel.night.probes import VARIABLE
 from rocwheel.night.standing import CellStanding
 from rocwheel.records.install import Install
+from rocwheel.records.results import KNOWN, MACHINE
 from rocwheel.records.verdict import SILENT, State
 from rocwheel.release import status
 from rocwheel.release.index.channels import Channel
@@ -349,12 +350,17 @@ class Truth(Plain, frozen=True, kw_only=True, dict=True):
         return sorted(made, key=lambda item: list(CellChange).index(item.change))
 
     def new_failures(self, book: Book) -> Iterator[BisectRequest]:
-        """Yield what to bisect: the worst test of each gate that passed in the night before."""
+        """Yield what to bisect: the worst test of each gate that passed in the night before.
+
+        Not where a control run says that it fails in the released set as well, or that it is the
+        machine.
+        """
         for cell in (item.cell for item in self.changes if item.change is CellChange.NEW):
             gates = [c.name for c in self.night.cells if c.identity == cell.identity]
             tries = (item.ended for name in gates for item in book.attempts.get(name, ()))
             worst = next((end.worst for end in tries if end and end.worst and end.cause), None)
-            if self.before and worst and cell.cause is CauseClass.TESTS:
+            is_new = worst and not worst.control.startswith((KNOWN, MACHINE))
+            if self.before and worst and is_new and cell.cause is CauseClass.TESTS:
                 ends: dict[str, Any] = {"good": self.before.night, "bad": self.night.night}
                 names = ("family", "suite", "python", "wheels")
                 ends |= {name: getattr(cell, name) for name in names}

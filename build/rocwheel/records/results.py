@@ -201,13 +201,18 @@ class Results(Value, frozen=True, kw_only=True):
 
     @property
     def worst(self) -> dict[str, Any] | None:
-        """The test that went worst, for a program; None when none ran."""
+        """The test that went worst, a new failure first, for a program; None when none ran."""
+
+        def place(test: TestResult) -> tuple[int, bool]:
+            return order.index(test.outcome), not str(test.control).startswith(NEW)
+
         order = list(Outcome)
-        test = min(self.tests, key=lambda item: order.index(item.outcome), default=None)
+        test = min(self.tests, key=place, default=None)
         if test is None:
             return None
         attempt = test.worst
         about = {"message": attempt.message, "figures": attempt.figures} if attempt else {}
+        about |= {"control": test.control} if test.control else {}
         return {"test": test.test, "outcome": test.outcome.value, **about}
 
     @property

@@ -178,6 +178,7 @@ class WorstTest(Value, frozen=True, kw_only=True):
     outcome: Outcome
     message: str = ""
     figures: Mapping[str, int] = {}  # that it measured
+    control: str = ""  # what a control run says of it
 
 
 class Ended(Value, frozen=True, kw_only=True):
