@@ -287,7 +287,7 @@ def _image(words: list[str], plays: dict) -> int:
     what = _perform(_play(plays, "image", f"{family}.{python}"))
     state = State(what)
     channel = _channel(words)
-    place = channel.release(channel.open(), family, 7)
+    ((_, place),) = channel.pairs(channel.open(), family, 7)
     manifest = manifests.find(place, digest)
     assert manifest is not None, "an image of a set that is not released"
     assert log.read(place).sets[digest].standing is Standing.LISTED

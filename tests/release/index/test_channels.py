@@ -41,7 +41,7 @@ def test_the_shipped_channels_are_what_the_index_documents() -> None:
 
 def test_places_have_the_public_url_of_their_channel() -> None:
     channel = channels.channel(SHIPPED, "nightly")
-    place = channel.release(channel.open(), "gfx94X-dcgpu", 7)
+    ((_, place),) = channel.pairs(channel.open(), "gfx94X-dcgpu", 7)
     assert place.url == "https://rocm.nightlies.amd.com/v2/gfx94X-dcgpu/"
     assert place.location == "s3://therock-nightly-python/v2"
     assert place.link("files/a+b!c.whl").endswith("/v2/files/a%2Bb%21c.whl")
