@@ -245,12 +245,12 @@ def test_an_earlier_name_is_the_command_at_its_new_place(name):
 
 
 def test_on_a_terminal_an_earlier_name_says_the_new_one(capsys, tmp_path):
-    home = {"HOME": str(tmp_path)}  # whose caches are none, and listed at once
-    app = App({**home, "GITHUB_ACTIONS": "true"}, tmp_path)
-    done = CliRunner().invoke(ci_build, ["cache", "list"], obj=app)
+    app = App({"GITHUB_ACTIONS": "true"}, tmp_path)
+    words = ["channels", "rights", "--channel=nightly", "--role=builder"]
+    done = CliRunner().invoke(ci_build, words, obj=app)
     assert done.exit_code == 0
-    assert "cache is now called doctor cache" in done.stderr
-    assert CliRunner().invoke(ci_build, ["cache", "list"], obj=App(home, tmp_path)).stderr == ""
+    assert "channels is now called trust channels" in done.stderr
+    assert CliRunner().invoke(ci_build, words, obj=App({}, tmp_path)).stderr == ""
 
 
 def test_the_spelling_of_earlier_releases_is_understood():

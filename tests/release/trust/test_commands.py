@@ -31,8 +31,7 @@ from rocwheel.base.errors import ConfigError
 from rocwheel.base.values import replace
 from rocwheel.cli import main
 from rocwheel.gate.report import render
-from rocwheel.gate.verdict import storing
-from rocwheel.gate.verdict.judge import judge
+from rocwheel.gate.verdict import judge, storing
 from rocwheel.records.manifest import BUILD_RECORD
 from rocwheel.records.results import Attempt, Outcome, Results, TestResult
 from rocwheel.records.verdict import State
@@ -125,7 +124,7 @@ def add_shard(
         environment={"family": FAMILY.name, "manifest": world.manifest.sha256},
     )  # fmt: skip
     demand = replace(SUITES["smoke"].demands.of(world.manifest.jax_version), must_run=0)
-    found = judge(results, demand)
+    found = judge.judge(results, demand)
     drawn = judge.drawn(results, found, demand)
     what = ran("smoke", world.manifest, collected=judge.collected(results))
     verdict = make_verdict(world.manifest, **{**drawn, "ran": what, "host": host})
