@@ -186,6 +186,8 @@ def _judge(case: _Case, verdicts: Sequence[FoundVerdict], level: Level) -> Suite
     # what was run in a way of its own counts for nothing
     aside = [pair for pair in readable if pair[1].ran.unofficial and case.family.proof.official]
     kept = [pair for pair in readable if pair not in aside]
+    # of several failures of one state people read the newest
+    kept.sort(key=lambda pair: pair[0].seen.timestamp() if pair[0].seen else 0.0, reverse=True)
     failures = [(item.sha256, failed, f"{failed.value}: {verdict.reason}") for item, verdict in kept
                 if (failed := _failure(verdict, case))]  # fmt: skip
     failures += [(item.sha256, State.FAIL, f"unreadable: {item.problem}") for item in unreadable]
@@ -270,13 +272,17 @@ def _inherited(cell: SuiteCell, manifest: Manifest, parent: Decision | None) -> 
     return cell
 
 
-def _severity(failure: tuple[str, State, str]) -> tuple[bool, int, str]:
-    sha256, state, _ = failure
-    return state is State.FLAKY, list(State).index(state), sha256
+def _severity(failure: tuple[str, State, str]) -> tuple[bool, int]:
+    _, state, _ = failure
+    return state is State.FLAKY, list(State).index(state)
 
 
 def _silent(case: _Case, kept: Sequence[tuple[FoundVerdict, Verdict]]) -> tuple[str, State, str]:
-    said = {verdict.state: (item.sha256, verdict) for item, verdict in kept if not verdict.shard}
+    said = {
+        verdict.state: (item.sha256, verdict)
+        for item, verdict in reversed(kept)
+        if not verdict.shard
+    }
     if State.INFRA not in said and not case.family.runners_for(case.suite):
         return "", State.NO_RUNNER, f"{case.family.name} has no runner for {case.suite}"
     for state in (State.INFRA, State.NOT_RUN, State.NO_RUNNER):
