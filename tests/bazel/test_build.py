@@ -449,9 +449,9 @@ def test_all_invocations_together_tell_what_was_slow_and_where_to_read_more(benc
         console=bench.console,
     )
     first, *lines = runs.lines()
-    assert re.match(
-        r"Bazel ran \d+ actions in 2 invocations, 0 came from a cache \(0 %\), \d", first
-    )
+    # how many came from the cache depends on what tests before this one left to the server
+    caches = r"\d came from a cache \(\d+ %\)"
+    assert re.match(rf"Bazel ran \d+ actions in 2 invocations, {caches}, \d", first)
     assert "src/host.txt" in lines[1]
     assert "src/pjrt.txt" in lines[2]
     assert lines[-1] == f"logs and profiles: {bench.folder / 'logs'}"
