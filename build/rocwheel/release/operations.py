@@ -342,7 +342,7 @@ def repair(
     """
     state = log.load(place, state, projects)
     changed = {(index.family, name) for index, name in pages_in(place, state, projects, views)}
-    has_root = repairs or not changed <= state.rooted
+    has_root, is_known = repairs or not changed <= state.rooted, state.rooted or state.number == 1
     pages = [page for page in pages_of(place, state, projects, views) if (has_root or page.project)]
     for removing in (True, False):
         settle(
@@ -352,7 +352,7 @@ def repair(
             log_end=lambda: log.read(place).number,
             claims=seen,
             # of a log that was read afresh it is not known which pages there were
-            absent=changed - state.rooted if state.rooted and not repairs else (),
+            absent=changed - state.rooted if is_known and not repairs else (),
             repairs=repairs,
         )
     if views is not None and not views >= state.seen:
