@@ -107,10 +107,11 @@ class PrunePlan(Plain, frozen=True, kw_only=True):
     state: IndexState
     left: tuple[str, ...]  # keys below names that were spent before
 
-    def leaving(self) -> set[str]:
-        """Return the projects of which files go now."""
-        free = {version_of(path)[0] for path in self.spend.free(self.state)}
-        return {*self.operation.wanted(self.state), *free}
+    @property
+    def removes(self) -> bool:
+        """Whether anything goes: a set, a file that no set holds, what was spent before."""
+        state = self.state
+        return bool(self.operation.expired(state) or self.spend.free(state) or self.left)
 
     def lines(self) -> list[str]:
         place = self.operation.place
@@ -129,7 +130,7 @@ class PrunePlan(Plain, frozen=True, kw_only=True):
         sets, leaving = self.operation.expired(self.state), self.operation.leaving(self.state)
         orphans = self.spend.free(self.state)
         return {
-            "state": done if sets or orphans or self.left else "nothing-to-do",
+            "state": done if self.removes else "nothing-to-do",
             "place": self.operation.place.location,
             "sets": [
                 {"set": known.id, "why": why, "files": leaving[known.id]} for known, why in sets
@@ -163,12 +164,13 @@ def plans(
 
 def apply(plan: PrunePlan, *, who: Who) -> tuple[str, ...]:
     """Prune a place; return the names of leftovers of killed runs that were removed as well."""
-    place, leaving = plan.operation.place, plan.leaving()
-    snapshot = log.read(place, None)
-    # Where nothing goes, a snapshot that is the log's may say that the pages show it all.
-    if not (leaving or plan.left or log.differ(place, snapshot, plan.state)):
-        operations.complete(place, snapshot)
-        return tuple(place.store.sweep(who.now - LEFTOVER_AGE))
+    place = plan.operation.place
+    if not plan.removes:  # a snapshot that is the log's may say then that the pages show it all
+        snapshot = log.read(place, None)
+        if not log.differ(place, snapshot, plan.state):
+            operations.complete(place, snapshot)
+            return tuple(place.store.sweep(who.now - LEFTOVER_AGE))
+    leaving = {*plan.operation.wanted(plan.state), *plan.spend.wanted(plan.state)}
     # before they are stored with another header
     kept = publish.page_seconds([*map(place.of, plan.state.views)], leaving)
     state = operations.perform(plan.operation, plan.state)

@@ -105,7 +105,7 @@ def test_a_parent_that_does_not_count_stands_for_nothing(change, why: str, shop)
 
 
 def test_other_content_under_a_derived_manifest_rests_on_nothing(shop, tmp_path) -> None:
-    """Whoever may stage can write any manifest: RECORD of both wheels is compared."""
+    """Anyone who may stage can write any manifest: RECORD of both wheels is compared."""
     shop.ready("rc1")
     folder = derived(shop)
     own = Manifest.load(folder)
