@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 from support.mutants import Draft
-from support.trust import NOW, Keyring, SignedShop
+from support.trust import NOW, SignedShop
 
 from rocwheel.base import files
 from rocwheel.base.errors import PromotionError
@@ -18,16 +18,6 @@ from rocwheel.release import proof
 from rocwheel.release.ledger.state import Action
 from rocwheel.release.trust import TrustError
 from rocwheel.wheel.zip_reader import ZipArchive
-
-
-@pytest.fixture(scope="session")
-def keys(tmp_path_factory) -> Keyring:
-    return Keyring(tmp_path_factory.mktemp("keys"))
-
-
-@pytest.fixture
-def shop(tmp_path, console, keys) -> SignedShop:
-    return SignedShop(tmp_path, console, keys)
 
 
 def derived(shop: SignedShop, *, name: str = "wheelhouserc1", version: str = "0.9.1") -> Path:

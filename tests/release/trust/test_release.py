@@ -19,16 +19,6 @@ from rocwheel.release.trust import TrustError, envelope, statements, verifier
 from rocwheel.release.trust.policy import Case, Revocation
 
 
-@pytest.fixture(scope="session")
-def keys(tmp_path_factory) -> Keyring:
-    return Keyring(tmp_path_factory.mktemp("keys"))
-
-
-@pytest.fixture
-def shop(tmp_path, console, keys) -> SignedShop:
-    return SignedShop(tmp_path, console, keys)
-
-
 def test_a_set_that_three_keys_signed_is_released_with_its_statements(shop) -> None:
     manifest = shop.ready()
     shop.promote(manifest)
