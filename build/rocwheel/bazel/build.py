@@ -48,8 +48,8 @@ from rocwheel.records.manifest import InvocationRecord, TimedAction
 
 Fetched: TypeAlias = dict[str, dict[str, dict[str, str]]]  # repository -> URL -> digest
 POLL_SECONDS: Final = 0.2
-# Without an event, until cache and executor are asked whether they still answer; twice they must
-# not. Bazel itself waits for 60 s for each action, and tries gRPC five times.
+# After so long without an event, cache and executor are asked whether they answer; after two
+# failures Bazel is killed. By itself it waits 60 s for each action, and tries gRPC five times.
 QUIET_SECONDS: Final = 20.0
 # Bazel that counts cache hits in its build metrics: https://github.com/bazelbuild/bazel/issues/7714
 RUNNER_COUNTS_SINCE: Final = (5,)
@@ -127,8 +127,10 @@ def build(
     warnings = list[str]()
     with _ready(invocation, runner, console) as (answering, notes):
         now = answering
-        once = partial(_run, files=files, warnings=warnings, runner=runner, console=console)
-        once = partial(once, secrets=invocation.spec.remote.secrets)  # of what was asked for
+        secrets = invocation.spec.remote.secrets  # of what was asked for
+        once = partial(
+            _run, files=files, warnings=warnings, runner=runner, console=console, secrets=secrets
+        )
         read, failure = once(now)
         own = read.problems or any(item.code in OWN_FAILURES for item in read.failed)
         if failure and now.spec.remote.options and not own:
@@ -350,7 +352,7 @@ def _kill(of: BazelInvocation, runner: Runner) -> None:
 def forget(invocation: BazelInvocation, *, runner: Runner) -> None:
     """Remove what Bazel unpacked, which names its place by links: it would not work elsewhere.
 
-    Kept is what was fetched for it, since Bazel says so once.
+    The list of downloads is kept: Bazel reports each of them only once.
     """
     shutdown(invocation, runner=runner)
     base = runner.host(invocation.spec.output_base)
@@ -379,8 +381,8 @@ def _run(
         "--curses=no",
         "--show_progress_rate_limit=1",
         f"--experimental_workspace_rules_log_file={runner.path(files.rules)}",
+        *more,
     ]
-    options += more
     if invocation.spec.bazel.release < RUNNER_COUNTS_SINCE:  # or unknown
         options.append(f"--execution_log_json_file={runner.path(files.spawns)}")
     command = invocation.command_line(*options)

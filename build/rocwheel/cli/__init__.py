@@ -153,12 +153,8 @@ def _identity(app: App) -> tuple[str, bool]:
     if os.path.exists(f"{root}/.git"):  # noqa: PTH110
         from rocwheel.base.process import Command
 
-        safe = (
-            "-c",
-            "safe.directory=*",
-            "-c",
-            "core.fsmonitor=false",
-        )  # as `rocwheel.base.git` asks
+        # as `rocwheel.base.git` asks
+        safe = ("-c", "safe.directory=*", "-c", "core.fsmonitor=false")
         how = ("--no-optional-locks", "status", "--porcelain=2", "--branch")
         with suppress(RocwheelError):
             asked = Command(argv=("git", "-C", root, *safe, *how))
@@ -335,9 +331,8 @@ def main(argv: Sequence[str] | None = None) -> int:
     for number in (signal.SIGTERM, signal.SIGHUP):
         signal.signal(number, _interrupt)
     try:
-        if (
-            "_ROCWHEEL_COMPLETE" in app.environ
-        ):  # a press of Tab: running the line shows what is wrong with it
+        # After a press of Tab nothing is refused: running the line shows what is wrong with it.
+        if "_ROCWHEEL_COMPLETE" in app.environ:
             from rocwheel.cli.known import answer
 
             return answer(ci_build, app)

@@ -238,7 +238,7 @@ class Target:
             must_exist(self.channel, self.store)
 
     def _named(self, name: str) -> matrix.Family:
-        return self.own.get(name) or families.named(name, tuple(self.own))
+        return families.named(name, self.own)
 
     @property
     def family(self) -> matrix.Family:
@@ -378,5 +378,4 @@ def owners(named: Mapping[str, Channel], channel: Channel) -> dict[str, Channel]
 
 def family_of(app: App, options: TargetOptions) -> matrix.Family:
     """Return the family of --family: one of --family-file, or of the matrix. Raises ConfigError."""
-    own = options.own_families(app)
-    return own.get(options.family) or families.named(options.family, tuple(own))
+    return families.named(options.family, options.own_families(app))

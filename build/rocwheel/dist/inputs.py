@@ -66,9 +66,8 @@ def gather(
 ) -> Inputs:
     """Get and check the inputs of a build, before Bazel starts.
 
-    Without `fetch` nothing is fetched or written: a pin stands for sources that are not here,
-    engine and image are asked. It refuses and warns as a build does, as far as it can know, and a
-    build does so first.
+    Without `fetch` nothing is fetched or written, and a pin describes sources that are not here. It
+    refuses and warns as a build does, as far as is known. A build begins with it.
     """
     request, notes = planned.request, list[str]()
     console = here.console if fetch else silent()  # which shows no steps
@@ -79,7 +78,7 @@ def gather(
             notes.append(note)
             here.console.warn(note, once=True)
 
-    # facts of another release, which sources without a pin are taken to be like, refuse nothing
+    # Sources without a pin borrow the facts of another release, which refuse nothing.
     is_checked = bool(
         fetch
         and (planned.rocm.version or planned.rocm.origin is rocm.Origin.DIRECTORY)

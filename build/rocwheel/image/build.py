@@ -36,10 +36,10 @@ class Made(Plain, frozen=True, kw_only=True):
     is_new: bool
 
     def refuse_heavy(self, most: int) -> None:
-        """Hold the image against a budget in bytes. Raises ConfigError."""
-        if self.image.size > most:
+        """Hold the image against a budget in MiB. Raises ConfigError."""
+        if self.image.size > most << 20:
             raise ConfigError(
-                f"{self.name}: {size(self.image.size)}, its budget is {size(most)}",
+                f"{self.name}: {size(self.image.size)}, its budget is {most} MiB",
                 hint=f"look at its layers ({self.image.identity[:19]}: history), or raise its "
                 "budget in ci/images.yaml; nothing was pushed",
             )

@@ -95,7 +95,7 @@ class ImageFacts(Value, frozen=True, kw_only=True):
     def lacks(self, *, compiler: str, bazel: str, architecture: str) -> tuple[str, ...]:
         """Return everything that a build needs and this image lacks."""
         missing = []
-        if architecture not in {self.architecture, ""}:
+        if architecture != self.architecture:
             missing.append(f"it is for {self.architecture}, this machine is {architecture}")
         if self.bazel(bazel) is None:
             missing.append(f"Bazel {bazel}".strip())

@@ -42,7 +42,6 @@ class Found(Plain, frozen=True, kw_only=True):
     config: str  # digest of its configuration: the same with every engine and registry
     digests: tuple[str, ...] = ()  # repository@digest, of the registries it came from
     architecture: str = ""
-    names: tuple[str, ...] = ()  # its tags with this engine
     created: str = ""
     size: int = 0
     labels: Mapping[str, str] = {}
@@ -79,7 +78,6 @@ def inspect(reference: str, *, engine: ContainerEngine, runner: Runner) -> Found
         config=config,
         digests=tuple(document.get("RepoDigests") or ()),
         architecture=document.get("Architecture", ""),
-        names=tuple(document.get("RepoTags") or ()),
         created=document.get("Created", ""),
         size=int(document.get("Size", 0)),
         labels=dict((document.get("Config") or {}).get("Labels") or {}),
@@ -327,9 +325,7 @@ class _Registry:
                 command = Command(argv=("skopeo", *words, *login), env=env, timeout=SECONDS)
                 return self._runner.capture(command)
         except HostError as exc:
-            hint = (
-                "install it (Debian, Ubuntu and Fedora: skopeo); rocwheel asks registries with it"
-            )
+            hint = "install it: the package is called skopeo; registries are asked with it"
             raise HostError("skopeo: no such program", hint=hint) from exc
         except CommandError as exc:
             line = exc.detail.strip().rpartition("\n")[2]
