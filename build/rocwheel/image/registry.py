@@ -325,7 +325,7 @@ class _Registry:
                 command = Command(argv=("skopeo", *words, *login), env=env, timeout=SECONDS)
                 return self._runner.capture(command)
         except HostError as exc:
-            hint = "install it: the package is called skopeo; registries are asked with it"
+            hint = "install skopeo (so called in Debian, Ubuntu and Fedora), which asks registries"
             raise HostError("skopeo: no such program", hint=hint) from exc
         except CommandError as exc:
             line = exc.detail.strip().rpartition("\n")[2]
