@@ -12,7 +12,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Final, Literal
 
-from rocwheel.base import files
+from rocwheel.base import files, yaml_file
 from rocwheel.base.console import Console, Unit, silent
 from rocwheel.base.download import Client, Retry, has_password, save, without_secrets
 from rocwheel.base.errors import CommandError, ConfigError, HostError
@@ -48,6 +48,11 @@ class Releases(Value, frozen=True, kw_only=True):
     schema: Literal[1] = 1
     url: str  # template: {version} and {platform}
     releases: Mapping[str, Mapping[str, Digest]]
+
+    @classmethod
+    def of(cls, ci: Path) -> "Releases":
+        """Read the table. Raises ConfigError that says where and what."""
+        return yaml_file.read(ci / "bazel_binaries.yaml", cls)
 
     def __post_init__(self) -> None:
         """Refuse a template without what differs between releases."""

@@ -134,7 +134,7 @@ def build(
         read, failure = once(now)
         own = read.problems or any(item.code in OWN_FAILURES for item in read.failed)
         if failure and now.spec.remote.options and not own:
-            why = failure.detail.strip().rpartition("\n")[2]
+            why = failure.last_line
             notes.append(f"built again without remote cache and executor: {failure}: {why}")
             console.warn(notes[-1])
             now = invocation.locally()
@@ -245,7 +245,7 @@ def _check_release(of: BazelInvocation, base: Path, runner: Runner) -> None:
             known = runner.capture(of.ask("info", "release")).strip()
         except CommandError as exc:
             raise HostError(
-                f"{program}: does not start: {exc.detail.strip().rpartition(chr(10))[2] or exc}",
+                f"{program}: does not start: {exc.last_line or exc}",
                 hint=START_HINT,
             ) from exc
         write_json(memo, {"program": key, "release": known})
@@ -287,7 +287,7 @@ def _ask_needed(
     try:
         return needed(of, options, runner)
     except CommandError as exc:  # what a wheel lists is no reason to lose it
-        why = _hidden(exc.detail.rpartition("\n")[2], of.spec.remote.secrets)
+        why = _hidden(exc.last_line, of.spec.remote.secrets)
         console.warn(f"Bazel does not say which repositories the wheels depend on: {why}")
         unknown = Repository(NOT_KNOWN, "the repositories that Bazel made it from")
         return dict.fromkeys(of.kinds, (unknown,))

@@ -8,7 +8,7 @@ from typing import Final
 from packaging.version import Version
 
 from rocwheel import bazel, rocm, source
-from rocwheel.base import git, home, yaml_file
+from rocwheel.base import git, home
 from rocwheel.base.console import Console, silent
 from rocwheel.base.container import Mount
 from rocwheel.base.errors import ConfigError, HostError
@@ -224,7 +224,7 @@ def find_bazel(
         workspace=tree.workspace,
         runner=runner,
         downloads=bazel.Downloads(
-            releases=yaml_file.read(request.home.ci / "bazel_binaries.yaml", bazel.Releases),
+            releases=bazel.Releases.of(request.home.ci),
             folder=request.cache / "bazel-binaries",
             mirror=request.bazel_mirror,
             only_verified=request.locked,

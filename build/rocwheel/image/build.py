@@ -6,7 +6,7 @@ from contextlib import AbstractContextManager, contextmanager
 from pathlib import Path
 from typing import Any, Final
 
-from rocwheel.base import git, yaml_file
+from rocwheel.base import git
 from rocwheel.base.console import size
 from rocwheel.base.container import PLACE, ContainerEngine, headline, scratch
 from rocwheel.base.container.engine import Trouble, meaning
@@ -213,7 +213,7 @@ def _builder_build(
         recipe.copy_tool(checkout, context / "tool")
         (context / "bazel").mkdir()
         if chosen.bazel:  # by SHA-256
-            table = _bazels(here.home)
+            table = Releases.of(here.home.ci)
             downloads = Downloads(
                 releases=table,
                 folder=here.cache / "bazel-binaries",
@@ -260,8 +260,4 @@ def push_builder(
 
 def _builder(name: str, home: Home) -> tuple[BuilderRecipe, str]:
     chosen = recipe.builder(home.ci, name)
-    return chosen, _bazels(home).find(chosen.bazel).sha256 if chosen.bazel else ""
-
-
-def _bazels(home: Home) -> Releases:
-    return yaml_file.read(home.ci / "bazel_binaries.yaml", Releases)
+    return chosen, Releases.of(home.ci).find(chosen.bazel).sha256 if chosen.bazel else ""

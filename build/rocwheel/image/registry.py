@@ -19,6 +19,7 @@ from rocwheel.base.console import Console
 from rocwheel.base.container import ContainerEngine, EngineKind, headline
 from rocwheel.base.container.engine import Trouble, meaning
 from rocwheel.base.container.spec import LABEL
+from rocwheel.base.download import is_loopback
 from rocwheel.base.errors import CommandError, ConfigError, HostError, StoreError
 from rocwheel.base.here import Here
 from rocwheel.base.process import Command, Runner, ca_bundle
@@ -26,7 +27,6 @@ from rocwheel.base.values import Plain
 
 INPUTS: Final = f"{LABEL}.inputs"  # digest of everything an image of ours was made from
 BUILDER: Final = f"{LABEL}.builder"  # the recipe of a builder image
-LOOPBACK: Final = ("localhost", "127.0.0.1", "[::1]")
 DIGEST: Final = re.compile(r"sha256:[0-9a-f]{64}")
 # What every engine takes for a reference, id or short id; more than the grammar allows, and never
 # an option: https://github.com/distribution/reference
@@ -154,14 +154,9 @@ def obtain(
     return image
 
 
-def is_loopback(host: str) -> bool:
-    """Return whether a registry is on this machine: engines use it without encryption too."""
-    return re.sub(r":\d+\Z", "", host) in LOOPBACK
-
-
 def plainly(reference: str, engine: ContainerEngine) -> tuple[str, ...]:
-    """Return Podman's option for a registry on this machine; Docker needs none."""
-    here = is_loopback(reference.partition("/")[0])
+    """Return Podman's option for a registry on this machine, without TLS; Docker needs none."""
+    here = is_loopback(reference)
     return ("--tls-verify=false",) if here and engine.kind is EngineKind.PODMAN else ()
 
 
@@ -300,7 +295,7 @@ def parts(reference: str) -> tuple[str, str]:
 class _Registry:
     def __init__(self, repository: str, environ: Mapping[str, str], runner: Runner) -> None:
         self._repository, self._environ, self._runner = repository, environ, runner
-        is_plain = is_loopback(repository.partition("/")[0])
+        is_plain = is_loopback(repository)
         self.tls = ("tls-verify=false",) if is_plain else ()
 
     def name(self, tag: str) -> str:
@@ -328,7 +323,7 @@ class _Registry:
             hint = "install skopeo (so called in Debian, Ubuntu and Fedora), which asks registries"
             raise HostError("skopeo: no such program", hint=hint) from exc
         except CommandError as exc:
-            line = exc.detail.strip().rpartition("\n")[2]
+            line = exc.last_line
             found = re.search(r'msg=("(?:[^"\\]|\\.)*")', line)
             with suppress(ValueError):
                 line = json.loads(found[1]) if found else line
