@@ -254,16 +254,16 @@ def identity(path: str, workspace: Path, runner: Runner) -> str:
     """
     cwd = workspace if workspace.is_dir() else None  # a dry run may not have it yet
     try:
-        said = runner.capture(Command(argv=(path, "--version"), cwd=cwd, timeout=120)).strip()
+        printed = runner.capture(Command(argv=(path, "--version"), cwd=cwd, timeout=120)).strip()
     except CommandError as exc:
         why = _COLOURS.sub("", exc.detail).strip().partition("\n")[0] or str(exc)
         raise HostError(
             f"{path}: does not run: {why}", hint="name another with --bazel-path"
         ) from exc
-    match = re.match(r"bazel (\S+)", said)
+    match = re.match(r"bazel (\S+)", printed)
     if match is None:
         raise HostError(
-            f"{path}: is no Bazel, it says {said!r}", hint="name another with --bazel-path"
+            f"{path}: is no Bazel, it says {printed!r}", hint="name another with --bazel-path"
         )
     return UNKNOWN if match[1] == "no_version" else match[1]
 

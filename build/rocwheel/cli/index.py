@@ -137,7 +137,7 @@ def repair(
     done = audit.plan_repairs(_places(Target(app, target), staging=staging), who, skip_entry)
     if not dry_run:
         done = [audit.apply_repair(planned) for planned in done]
-    _tell(app, done, "every page is as the log says", dry_run=dry_run)
+    _report(app, done, "every page is as the log says", dry_run=dry_run)
 
 
 @index.command("adopt")
@@ -157,10 +157,10 @@ def adopt(
         if planned.is_needed and not dry_run:
             operations.perform(planned.operation, planned.state)
         done.append(planned)
-    _tell(app, done, "the log knows every file", dry_run=dry_run)
+    _report(app, done, "the log knows every file", dry_run=dry_run)
 
 
-def _tell(
+def _report(
     app: App, done: Sequence[audit.IndexRepair | audit.Adoption], nothing: str, *, dry_run: bool
 ) -> None:
     documents = [item.to_json(dry_run=dry_run) for item in done]

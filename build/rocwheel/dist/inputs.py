@@ -96,8 +96,10 @@ def gather(
         warn(tree.warnings)
     executor.check(place, request, bazel_version=tree.bazel)
     place = place.with_tree(tree)
-    compiler, said = find_compiler(request, tree.version_class, place=place, runner=here.runner)
-    for note in said:
+    compiler, compiler_notes = find_compiler(
+        request, tree.version_class, place=place, runner=here.runner
+    )
+    for note in compiler_notes:
         console.info(note)
     version = _known_version(planned, fetch=fetch)
     spec = partial(specification, planned, tree, compiler=compiler)
@@ -123,7 +125,7 @@ def gather(
     final = spec(version=known, rocm_root=place.path(where), binary=binary, place=place)
     if version is None:
         warn(_check(tree, final, place, here, request=request))
-    warn(checks.odd_options(planned, final))
+    warn(checks.option_warnings(planned, final))
     return Inputs(
         planned=planned,
         tree=tree,
@@ -132,7 +134,7 @@ def gather(
         rocm_root=where,
         spec=final,
         place=place,
-        notes=(*found, *said, *notes),
+        notes=(*found, *compiler_notes, *notes),
     )
 
 

@@ -175,7 +175,7 @@ def builder(options: BuilderOptions, engine: ContainerEngine, here: Here) -> Mad
         runner=here.runner,
         console=here.console,
         locked=options.locked,
-        otherwise="choose another: --base",
+        alternative="choose another: --base",
     )
     inputs = recipe.builder_inputs(
         chosen, checkout=here.home.sources, base=base.config, bazel=binary

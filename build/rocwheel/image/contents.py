@@ -153,8 +153,8 @@ def examine(runner: Runner) -> ImageFacts:
     for line in runner.capture(command).splitlines():
         name, _, rest = line.partition(" ")
         facts[name].append(rest.strip())
-    said = (line.partition(" ") for line in facts["bazel"])
-    bazels = [(path, text.removeprefix("bazel ").strip()) for path, _, text in said]
+    answers = (line.partition(" ") for line in facts["bazel"])
+    bazels = [(path, text.removeprefix("bazel ").strip()) for path, _, text in answers]
     return ImageFacts(
         architecture="".join(facts["architecture"][:1]),
         glibc="".join(facts["glibc"][:1]).removeprefix("glibc "),

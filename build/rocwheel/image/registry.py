@@ -105,7 +105,7 @@ def obtain(
     console: Console,
     locked: bool = False,
     pull: bool = True,
-    otherwise: str = BUILD_IT,
+    alternative: str = BUILD_IT,
 ) -> Found:
     """Return the image of a reference, from the engine or pulled; `otherwise` is for hints.
 
@@ -121,20 +121,20 @@ def obtain(
     if image is None and not pull:
         raise HostError(
             f"{reference}: {engine.kind.value} has no such image",
-            hint=f"{engine.program} pull {reference}, or {otherwise}",
+            hint=f"{engine.program} pull {reference}, or {alternative}",
         )
     if image is None:
         console.info(f"   pull {reference}")
         try:
-            command = engine.command("pull", *plainly(reference, engine), reference)
+            command = engine.command("pull", *tls_options(reference, engine), reference)
             runner.run(command, on_line=console.detail)
         except CommandError as exc:
             remedies = {
                 Trouble.NO_SPACE: "free some space where the engine keeps images: `image prune`",
                 Trouble.NOT_IN_REGISTRY: "the registry does not have it: check the name, or "
-                + otherwise,
+                + alternative,
                 Trouble.NOT_LOGGED_IN: "log in to its registry, or check the name",
-                None: f"check the name and the network, or {otherwise}",
+                None: f"check the name and the network, or {alternative}",
             }
             raise HostError(
                 f"{reference}: cannot be pulled: {headline(exc.detail)}",
@@ -149,12 +149,12 @@ def obtain(
         raise HostError(
             f"{reference}: is for {image.architecture or 'an unknown architecture'}, "
             f"this machine is {engine.architecture}",
-            hint=f"get one for this machine, or {otherwise}",
+            hint=f"get one for this machine, or {alternative}",
         )
     return image
 
 
-def plainly(reference: str, engine: ContainerEngine) -> tuple[str, ...]:
+def tls_options(reference: str, engine: ContainerEngine) -> tuple[str, ...]:
     """Return Podman's option for a registry on this machine, without TLS; Docker needs none."""
     here = is_loopback(reference)
     return ("--tls-verify=false",) if here and engine.kind is EngineKind.PODMAN else ()
@@ -244,7 +244,7 @@ def push(
     name = f"{repository}:{tag}"
     here.runner.run(engine.command("tag", image.identity, name))
     try:
-        command = engine.command("push", *plainly(name, engine), name)
+        command = engine.command("push", *tls_options(name, engine), name)
         here.runner.run(command, on_line=here.console.detail)
     except CommandError as exc:
         raise StoreError(
@@ -316,7 +316,7 @@ class _Registry:
         if bundle := ca_bundle(self._environ):
             env["SSL_CERT_FILE"] = bundle
         try:
-            with _helped(self._repository, self._environ, self._runner) as login:
+            with _helper_login(self._repository, self._environ, self._runner) as login:
                 command = Command(argv=("skopeo", *words, *login), env=env, timeout=SECONDS)
                 return self._runner.capture(command)
         except HostError as exc:
@@ -336,7 +336,7 @@ class _Registry:
 
 
 @contextmanager
-def _helped(
+def _helper_login(
     repository: str, environ: Mapping[str, str], runner: Runner
 ) -> Iterator[tuple[str, ...]]:
     """Yield the option that logs in with the credentials of a helper of Docker, if there is one.

@@ -294,7 +294,7 @@ class Client:
         if not self._answered:
             connect = min(connect, max(0.1, self._deadline - time.monotonic()))
             if not through:
-                _look_up(urlsplit(url).hostname or "", connect)
+                _resolve(urlsplit(url).hostname or "", connect)
         try:
             response = self._session.get(
                 url,
@@ -308,7 +308,7 @@ class Client:
             if "CERTIFICATE_VERIFY_FAILED" not in str(exc):
                 raise LostError(reason(exc)) from exc
             raise DownloadError(
-                f"{_led(first, url)}: its TLS certificate is not trusted: {reason(exc)}",
+                f"{_with_redirect(first, url)}: its TLS certificate is not trusted: {reason(exc)}",
                 temporary=False,
                 hint="check the address; name your own CA with REQUESTS_CA_BUNDLE",
             ) from exc
@@ -319,7 +319,7 @@ class Client:
             raise LostError(f"{by}{reason(exc)}") from exc
         except (requests.RequestException, ValueError) as exc:
             raise DownloadError(
-                f"{_led(first, url)}: {reason(exc)}", hint="check the address"
+                f"{_with_redirect(first, url)}: {reason(exc)}", hint="check the address"
             ) from exc
         except OSError as exc:  # so says requests of a CA bundle that is not there
             hint = "check REQUESTS_CA_BUNDLE, CURL_CA_BUNDLE, SSL_CERT_FILE"
@@ -340,10 +340,10 @@ class Client:
         s3 = "x-amz-request-id" in response.headers or response.headers.get("Server") == "AmazonS3"
         absent = status in GONE or (status == 403 and s3)  # noqa: PLR2004
         kind = AbsentError if absent else DownloadError
-        raise kind(f"{_led(first, url)}: {problem}", temporary=False, hint=self._hint)
+        raise kind(f"{_with_redirect(first, url)}: {problem}", temporary=False, hint=self._hint)
 
 
-def _look_up(host: str, seconds: float) -> None:
+def _resolve(host: str, seconds: float) -> None:
     """Look a name up, within `seconds`: a dead name server holds a request for minutes.
 
     Raises LostError; a name that cannot be found is left to the request, which says why.
@@ -360,7 +360,7 @@ def _look_up(host: str, seconds: float) -> None:
         raise LostError(f"{host}: no name server answers")
 
 
-def _led(first: str, url: str) -> str:
+def _with_redirect(first: str, url: str) -> str:
     shown, led = without_secrets(first), without_secrets(url)
     return shown if shown == led else f"{shown} ({led})"
 
