@@ -142,7 +142,7 @@ class Recorded:
         if "clang_path" in self.argv:
             clang = PurePosixPath(self.argv["clang_path"][0])
             plus = clang.with_name(clang.name.replace("clang", "clang++"))
-            return Compiler(kind="clang", cc=clang, cxx=plus, major=19)
+            return Compiler(kind="clang", cc=clang, cxx=plus, major=19, digest="d" * 64)
         return Compiler(kind="hermetic")
 
 

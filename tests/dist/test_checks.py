@@ -36,12 +36,13 @@ def clang(tmp_path):
     def make(*linkers):
         folder = tmp_path / "bin"
         folder.mkdir(exist_ok=True)
-        answers = "".join(f"-print-prog-name=ld.{name}) echo /ld/ld.{name};;\n" for name in linkers)
+        names = [f"ld.{name}" for name in linkers]
+        answers = "".join(f"-print-prog-name={name}) echo {folder}/{name};;\n" for name in names)
         script = (
             f'#!/bin/sh\ncase "$1" in\n-dumpversion) echo 19.1.0;;\n{answers}'
             "-print-prog-name=*) echo ${1#*=};;\nesac\n"
         )
-        for name in ("clang", "clang++"):
+        for name in ("clang", "clang++", *names):
             (folder / name).write_text(script)
             (folder / name).chmod(0o755)
         return folder
@@ -104,6 +105,27 @@ def test_a_compiler_that_is_named_is_taken_with_a_warning_that_says_why_not(look
     assert spec.compiler.kind == "clang"
     assert "--config=rocm_clang_local" in recipe(spec)
     assert any("will probably fail" in note and "46297" in note for note in notes)
+
+
+@pytest.mark.parametrize("changed", ["clang", "clang++", "ld.gold"])
+def test_the_bytes_of_the_machines_compiler_are_in_the_keys_of_actions(
+    look, clang, tmp_path, changed
+):
+    own = clang("gold").rename(tmp_path / "own")
+    for name in ("clang", "clang++"):
+        (own / name).write_text((own / name).read_text().replace(f"{tmp_path}/bin", str(own)))
+
+    def keys():
+        options = recipe(look(GENERATIONS["0.10.1"], compiler_path=own / "clang")[2])
+        named = (option.partition("=ROCWHEEL_HOST_COMPILER=") for option in options)
+        return {name: digest for name, _, digest in named if digest}
+
+    before = keys()
+    assert {*before} == {"--action_env", "--host_action_env"}
+    assert keys() == before
+    with (own / changed).open("a") as script:
+        script.write("# of another release\n")
+    assert keys().items().isdisjoint(before.items())
 
 
 # Cause 2: `hermetic` is not hermetic up to 0.10.1.

@@ -162,7 +162,7 @@ def test_a_manifest_names_the_families_of_a_set_for_several(chosen, named, tmp_p
     before = example()
     spec = SimpleNamespace(
         bazel=SimpleNamespace(version="7.4.1"),
-        compiler=SimpleNamespace(kind="clang", major=18),
+        compiler=SimpleNamespace(kind="clang", major=18, digest="d"),
         cpu_features="release",
         wheel_type="release",
         wheel_suffix="",
@@ -192,7 +192,8 @@ def test_a_wheel_lists_what_it_is_built_from(tmp_path, runner):
     made = tree(tmp_path, runner)
     root = SimpleNamespace(version="7.10.0")
     spec = SimpleNamespace(
-        bazel=SimpleNamespace(version="7.4.1"), compiler=SimpleNamespace(kind="clang", major=18)
+        bazel=SimpleNamespace(version="7.4.1"),
+        compiler=SimpleNamespace(kind="clang", major=18, digest="d"),
     )
     given = SimpleNamespace(tree=made, root=root, spec=spec, llvm="")
     jax, xla, rocm, *tools = assemble._sources(given, WheelKind.PLUGIN)
@@ -208,26 +209,22 @@ def test_a_wheel_lists_what_it_is_built_from(tmp_path, runner):
 
 
 @pytest.mark.parametrize("contained", [False, True])
-def test_the_record_names_the_programs_of_this_machine_by_digest(tmp_path, contained):
-    """Those of an image are the image's, whose digest stands in the manifest."""
-    cc = tmp_path / "clang-19"
-    cc.write_bytes(b"compiler")
-    spec = SimpleNamespace(
-        bazel=SimpleNamespace(path=tmp_path / "none", version="7.4.1"),
-        compiler=SimpleNamespace(kind="clang", major=19, cc=cc),
-    )
-    place = SimpleNamespace(
-        spec=object() if contained else None, record=None, executor=SimpleNamespace(kind="host")
-    )
+def test_the_record_names_bazel_by_digest_where_no_image_has_it(tmp_path, contained):
+    program = tmp_path / "bazel"
+    program.write_bytes(b"bazel")
     asked = SimpleNamespace(started="x", host="h", command_line="dist_wheels")
     given = SimpleNamespace(
-        planned=SimpleNamespace(request=asked), spec=spec, place=place,
+        planned=SimpleNamespace(request=asked),
+        spec=SimpleNamespace(bazel=SimpleNamespace(path=program, version="7.4.1")),
+        place=SimpleNamespace(
+            spec=object() if contained else None, record=None, executor=SimpleNamespace(kind="host")
+        ),
         root=SimpleNamespace(root=tmp_path), tree=SimpleNamespace(root=tmp_path),
     )  # fmt: skip
     by = SimpleNamespace(versions={})
     made = assemble._record(given, example(), bazel.Runs(done=()), (), by=by, seconds={})
-    digest = hashlib.sha256(b"compiler").hexdigest()
-    assert made.bazel.programs == ({} if contained else {"program clang": digest})
+    digest = hashlib.sha256(b"bazel").hexdigest()
+    assert made.bazel.programs == ({} if contained else {"program bazel 7.4.1": digest})
 
 
 def test_xla_names_the_llvm_that_it_takes(tmp_path):

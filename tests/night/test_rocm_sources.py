@@ -112,6 +112,35 @@ def test_two_streams_that_offer_one_version_do_not_make_wheels_of_one_name(
 
 
 @pytest.mark.parametrize(
+    ("chosen", "is_built_again"),
+    [
+        ("source_dir: jax", True),
+        ("source_dir: jax, options: [--compiler=hermetic]", False),
+        ("source_dir: jax, image: 'builder@sha256:%s'" % ("1" * 64), False),
+        ("jax: 0.10.1", True),
+        ("jax: 0.11.0", False),  # built with the clang that JAX downloads
+    ],
+)
+def test_a_compiler_of_other_bytes_is_another_input_where_it_builds_the_set(
+    chosen, is_built_again, tmp_path, runner
+):
+    (tmp_path / "jax").mkdir()
+    (tmp_path / "rocm").mkdir()
+    rocm = "rocm: {source: rocm, version: 7.12.0}"
+    (tmp_path / "nightly.yaml").write_text(
+        f"sets:\n  - {{name: x, {chosen}, pythons: ['3.12'], families: [gfx90a], {rocm}}}\n"
+    )
+    made = []
+    for release in ("19.1.0", "19.1.1"):
+        for name in ("clang", "clang++"):
+            (tmp_path / name).write_text(f"#!/bin/sh\necho {release}\n")
+            (tmp_path / name).chmod(0o755)
+        ((recipe,), _) = resolve(tmp_path, runner, environ={"PATH": f"{tmp_path}:/usr/bin:/bin"})
+        made.append(recipe.inputs)
+    assert (made[0] != made[1]) == is_built_again
+
+
+@pytest.mark.parametrize(
     ("rocm", "problem"),
     [
         (f"{{source: {name_of('gfx90a')}, version: 7.12.0}}", f"is ROCm {VERSION}, not 7.12.0"),

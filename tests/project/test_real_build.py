@@ -214,6 +214,27 @@ def test_a_hermetic_build_with_that_clang_is_made_by_it(bench):
     assert b"clang version 19" in libraries(result)["rocm_plugin_extension.so"]
 
 
+@pytest.mark.soak
+def test_a_compiler_whose_bytes_changed_under_its_path_builds_everything_again(bench, tmp_path):
+    clang, script = tmp_path / "clang", '#!/bin/sh\nexec /usr/lib/llvm-19/bin/{} "$@"\n'
+    for name in (clang.name, "clang++"):
+        (tmp_path / name).write_text(script.format(name))
+        (tmp_path / name).chmod(0o755)
+
+    def build():
+        made = bench.build(compiler_path=clang)
+        return sum(each.actions_executed for each in made.bazel.records), made.manifest
+
+    bench.tree(GENERATIONS["0.10.1"])
+    first, of_the_first = build()
+    assert build() == (0, of_the_first)
+    clang.write_text(clang.read_text() + "# of another release\n")
+    again, other = build()
+    assert again > first / 2
+    assert other.options.pop("host_compiler") != of_the_first.options.pop("host_compiler")
+    assert other.options == of_the_first.options
+
+
 # 3: the class is what the tree has.
 
 

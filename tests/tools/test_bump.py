@@ -12,9 +12,8 @@ from types import SimpleNamespace
 
 import pytest
 import yaml
-from support import generations, jax_release
+from support import jax_release
 from support.faultserver import FaultServer
-from support.generations import GENERATIONS
 from support.git_server import commit, git, repository
 
 from rocwheel.base.download import Client, Retry
@@ -198,30 +197,6 @@ def test_a_tag_that_yaml_takes_for_a_number_stays_a_text(context, quote):
     context.set_scalars(path, {at: "26.04"})
     new = yaml.safe_load(context.texts[path])
     assert new["runtime"]["bases"]["ubuntu_24_04"]["base"]["tag"] == "26.04"
-
-
-def test_xla_is_what_jaxs_own_sources_say_and_nothing_else(context, tmp_path):
-    own, path = "0123456789abcdef0123456789abcdef01234567", context.here.home.ci / "pins.yaml"
-    jax = generations.write(tmp_path / "jax", GENERATIONS["0.11.0"])
-    revision = jax / "third_party/xla/revision.bzl"
-    revision.parent.mkdir(parents=True, exist_ok=True)
-    revision.write_text(f'XLA_COMMIT = "{own}"\n')
-    git(jax, "init", "--quiet")
-    sha = commit(jax, {})
-    git(jax, "tag", "jax-v0.11.0")
-    before, mark, rest = path.read_text().partition('  "0.11.0":\n')
-    lines = rest.splitlines(keepends=True)
-    lines[:3] = [f"    repository: {jax}\n", "    ref: jax-v0.11.0\n", f"    commit: {sha}\n"]
-    path.write_text(before + mark + "".join(lines))
-    fact, to = one("xla", context, "0.11.0")
-    assert (fact.now[:8], to) == ("131bf41a", own)
-    with pytest.raises(SourceError, match="is built with XLA 0123456789"):
-        bump.bump("xla", fact, "a" * 40, context)
-    assert context.texts == {}
-    bump.bump("xla", fact, to, context)
-    assert yaml.safe_load(context.texts[path])["pins"]["0.11.0"]["xla_commit"] == own
-    changed = [line[:1] for line in bump.difference(context).splitlines()[2:] if line[:1] in "+-"]
-    assert changed == ["-", "+"]
 
 
 def test_a_release_of_jax_that_is_newer_than_the_newest_verified_pin(context):

@@ -2,11 +2,8 @@
 
 from __future__ import annotations
 
-import io
 import xml.etree.ElementTree as ET
 
-import docutils.core
-import docutils.nodes
 import markdown
 import pytest
 from hypothesis import given
@@ -28,15 +25,6 @@ def meant(row):
     return [" ".join(printable(cell).split()) for cell in row]
 
 
-def of_rst(text):
-    """Rows below the header; a warning of docutils is an error."""
-    log = io.StringIO()
-    tree = docutils.core.publish_doctree(text, settings_overrides={"warning_stream": log})
-    assert log.getvalue() == ""
-    rows = list(tree.findall(docutils.nodes.row))[1:]
-    return [[" ".join(cell.astext().split()) for cell in row.children] for row in rows]
-
-
 def of_html(text):
     table = ET.fromstring(text[text.index("<table>") : text.index("</table>")] + "</table>")
     rows = table.findall("tbody/tr")
@@ -44,7 +32,6 @@ def of_html(text):
 
 
 READERS = {
-    "rst": [of_rst],
     "html": [of_html],
     "md": [
         lambda text: of_html(MarkdownIt("gfm-like", {"linkify": False}).render(text)),

@@ -14,7 +14,7 @@ EXECUTORS: Final = ("host", *CONTAINER_ENGINES)
 IMAGE_PROFILES: Final = ("runtime", "devel")
 CELL_KINDS: Final = ("build", "gate", "merge", "promote", "image", "page", "prune")
 TEST_KINDS: Final = frozenset({"gate", "merge"})  # of cells: those that run tests
-TABLE_FORMS: Final = ("text", "md", "html", "rst")
+TABLE_FORMS: Final = ("text", "md", "html")
 ROLES: Final = ("builder", "runner", "imager", "reporter", "promoter")
 
 

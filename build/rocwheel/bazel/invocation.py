@@ -1,7 +1,7 @@
 """From a build specification to Bazel's command lines, as values.
 
-Everything but secret headers stands in Bazel's argv, and nothing is put into the checkout (no
-`bazel-*` links; output base and caches are in the user's cache folder). Neither the
+Everything that Bazel learns stands in its argv: no rc file is written, nothing is put into the
+checkout (no `bazel-*` links, output base and caches in the user's cache folder). Neither the
 user's `~/.bazelrc` nor the system's `/etc/bazel.bazelrc` is read. What cannot work is refused here,
 before Bazel starts.
 """
@@ -36,6 +36,7 @@ class Compiler(Plain, frozen=True, kw_only=True):
     cc: GuestPath | None = None
     cxx: GuestPath | None = None
     major: int = 0
+    digest: str = ""  # of what the machine compiles with, by its bytes
 
 
 class Caches(Plain, frozen=True, kw_only=True):
@@ -51,7 +52,9 @@ class BuildSpec(Plain, frozen=True, kw_only=True):
 
     bazel: BazelBinary
     workspace: GuestPath
-    tree_key: str = ""  # identity of a tree that is mounted where all are; "" is the workspace
+    tree_key: str = (
+        ""  # the tree's identity where all are mounted at one place; "" is the workspace
+    )
     layout: Layout
     version_class: VersionClass
     jax_version: str
@@ -67,11 +70,13 @@ class BuildSpec(Plain, frozen=True, kw_only=True):
     wheel_suffix: str = ""  # of a release: `+rocm7.10.0`, `.post1`
     git_hash: str = ""  # of the tree; written into version.py
     xla_dir: GuestPath | None = None
-    modules: bool | None = False  # bzlmod is on; None: it is, and the tree has no WORKSPACE
+    modules: bool | None = False  # whether bzlmod is on; None: and there is no WORKSPACE
     caches: Caches
     remote: Remote = LOCAL
     certificates: Certificates | None = None  # that Bazel's JVM trusts in place of its own
-    wants_release: bool = False  # the tree names a Bazel release, so no development version
+    wants_release: bool = (
+        False  # the tree names a Bazel release, which a development version is not
+    )
     startup_options: tuple[str, ...] = ()
     options: tuple[str, ...] = ()  # given last, so they win
 
@@ -139,6 +144,7 @@ class BazelInvocation(Plain, frozen=True, kw_only=True):
                     "cxx": str(spec.compiler.cxx or ""),
                     "gfx_targets": ",".join(spec.gfx_targets),
                     "git_hash": spec.git_hash,
+                    "host_compiler": spec.compiler.digest,
                     "python": str(self.python),
                     "rocm_path": str(spec.rocm_root),
                     "wheel_suffix": spec.wheel_suffix,
@@ -258,6 +264,7 @@ def _conditions(spec: BuildSpec, python: PythonVersion, *, rocm: bool) -> frozen
         "free-threaded": python.free_threaded,
         "git-hash": bool(spec.git_hash),
         "hermetic": compiler.kind == "hermetic",
+        "host-compiler": bool(compiler.digest),
         "modules": spec.modules is not False and OVERRIDE not in spec.version_class.features,
         "rocm": rocm,
         "wheel-suffix": bool(spec.wheel_suffix),

@@ -16,7 +16,7 @@ from rocwheel.tools import bump as bumping
 
 Wanted: TypeAlias = "tuple[str, bumping.Fact, str]"
 OUTDATED = 1  # status of `bump --check` where there is something newer
-KINDS = ("jax", "xla", "rocm", "therock", "bazel")
+KINDS = ("jax", "rocm", "therock", "bazel")
 
 
 @group("pins")
@@ -58,7 +58,7 @@ def add(app: App, *, version: str, repository: str, ref: str, default: bool, dry
 @dry_run
 @click.pass_obj
 def bump(app: App, what: str | None, to: str, check: bool, dry_run: bool) -> int:
-    """Take a newer JAX, XLA, ROCm or Bazel, once verified; compare TheRock's addresses.
+    """Take a newer JAX, ROCm or Bazel, once verified; compare TheRock's addresses.
 
     Compares sources with wheels, bytes with published digests, and the addresses of TheRock with
     its own sources. Prints what changes and the upstream log. Without WHAT it looks at everything.

@@ -9,6 +9,7 @@ import shutil
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any, Final
+from urllib.parse import urlsplit
 
 from msgspec import UNSET, to_builtins
 from packaging.utils import parse_wheel_filename
@@ -17,7 +18,6 @@ from rocwheel import bazel, rocm, source
 from rocwheel.base import files, git, parallel
 from rocwheel.base.console import Console
 from rocwheel.base.container import Mount
-from rocwheel.base.download import is_loopback
 from rocwheel.base.errors import ConfigError, HostError, WheelError
 from rocwheel.base.git import Source
 from rocwheel.base.here import Here
@@ -28,6 +28,7 @@ from rocwheel.dist import build_request, executor, wheelhouse
 from rocwheel.dist.build_request import Plan, Request
 from rocwheel.dist.executor import WHEELHOUSE, BuildEnvironment
 from rocwheel.dist.inputs import Inputs, gather
+from rocwheel.image.registry import is_loopback
 from rocwheel.records.install import rocm_extras
 from rocwheel.records.manifest import (
     BazelRecord,
@@ -257,6 +258,7 @@ def _manifest(inputs: Inputs, entries: tuple[WheelEntry, ...]) -> Manifest:
         options={
             "layout": tree.layout.name,
             "compiler": f"{compiler.kind} {compiler.major}" if compiler.major else compiler.kind,
+            **({"host_compiler": compiler.digest} if compiler.digest else {}),
             "target_cpu_features": spec.cpu_features,
             "wheel_type": spec.wheel_type,
             "wheel_suffix": spec.wheel_suffix,
@@ -271,7 +273,7 @@ def _manifest(inputs: Inputs, entries: tuple[WheelEntry, ...]) -> Manifest:
 
 def rocm_source(root: rocm.RocmRoot) -> RocmSource:
     """Return a ROCm as a manifest has it, with an address only where others can fetch it, too."""
-    is_local = is_loopback(root.delivery.url)
+    is_local = is_loopback(urlsplit(root.delivery.url).netloc)
     return RocmSource(
         version=str(root.version),
         header_version=root.facts.header_version,
@@ -291,12 +293,9 @@ def _record(
     by: Installers,
     seconds: Mapping[str, float],
 ) -> BuildRecord:
-    request, binary, compiler = inputs.planned.request, inputs.spec.bazel, inputs.spec.compiler
-    named = {
-        f"program bazel {binary.version}": binary.path,
-        f"program {compiler.kind}": compiler.cc,
-    }
-    paths = {} if inputs.place.spec else {name: Path(path) for name, path in named.items() if path}
+    request, binary = inputs.planned.request, inputs.spec.bazel
+    path = Path(binary.path)
+    is_here = not inputs.place.spec and path.is_file()
     return BuildRecord(
         manifest=manifest.sha256,
         started=request.started,
@@ -311,7 +310,7 @@ def _record(
             version=binary.version,
             invocations=runs.records,
             fetched={name: known for _, made in runs.done for name, known in made.fetched.items()},
-            programs={name: files.sha256(path) for name, path in paths.items() if path.is_file()},
+            programs={f"program bazel {binary.version}": files.sha256(path)} if is_here else {},
         ),
         milliseconds={name: round(took * 1000) for name, took in seconds.items()},
         findings=tuple(

@@ -189,6 +189,21 @@ def check_toolchain(
         return  # the other invocations differ in the CPython alone
 
 
+def host_compilers(
+    tree: source.SourceTree, spec: bazel.BuildSpec, planned: tuple[bazel.BazelInvocation, ...]
+) -> set[str]:
+    """Return the compilers of the machine that a build runs, as its options name them."""
+    rc = _rc_files(tree, source.joined(spec.startup_options))
+    named = {str(path) for path in (spec.compiler.cc, spec.compiler.cxx) if path}
+    for invocation in planned:
+        given = (*invocation.recipe, *source.joined(spec.options))
+        values = source.variables(rc.flatten(given) if rc else given)
+        named.add(values.get("CC", ""))
+        if values.get(HERMETIC) == "0":
+            named.add(values.get(COMPILER, ""))
+    return named
+
+
 def _check_linker(linker: str, compiler: str, programs: Programs) -> None:
     """Ask the compiler itself where it would find the linker.
 
@@ -196,8 +211,8 @@ def _check_linker(linker: str, compiler: str, programs: Programs) -> None:
     """
     name = f"ld.{linker}"
     asked = Command(argv=(compiler, f"-print-prog-name={name}"), timeout=60)
-    printed = programs.runner.capture(asked).strip()
-    if not Path(printed).is_absolute():
+    said = programs.runner.capture(asked).strip()
+    if not Path(said).is_absolute():
         debian, fedora = PACKAGES[name]
         raise HostError(
             f"{name}: {compiler} does not find it, and the ROCm toolchain links with it",
@@ -275,7 +290,7 @@ def check_programs(tree: source.SourceTree, programs: Programs) -> None:
         )
 
 
-def option_warnings(planned: Plan, spec: bazel.BuildSpec) -> Iterator[str]:
+def odd_options(planned: Plan, spec: bazel.BuildSpec) -> Iterator[str]:
     """Yield warnings about options that are probably mistakes."""
     home = planned.request.environ.get("HOME", "")
     family = planned.rocm.family

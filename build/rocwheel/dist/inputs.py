@@ -8,7 +8,7 @@ from typing import Final
 from packaging.version import Version
 
 from rocwheel import bazel, rocm, source
-from rocwheel.base import git, home
+from rocwheel.base import git, home, yaml_file
 from rocwheel.base.console import Console, silent
 from rocwheel.base.container import Mount
 from rocwheel.base.errors import ConfigError, HostError
@@ -66,8 +66,9 @@ def gather(
 ) -> Inputs:
     """Get and check the inputs of a build, before Bazel starts.
 
-    Without `fetch` nothing is fetched or written, and a pin describes sources that are not here. It
-    refuses and warns as a build does, as far as is known. A build begins with it.
+    Without `fetch` nothing is fetched or written: a pin stands for sources that are not here,
+    engine and image are asked. It refuses and warns as a build does, as far as it can know, and a
+    build does so first.
     """
     request, notes = planned.request, list[str]()
     console = here.console if fetch else silent()  # which shows no steps
@@ -78,7 +79,7 @@ def gather(
             notes.append(note)
             here.console.warn(note, once=True)
 
-    # Sources without a pin borrow the facts of another release, which refuse nothing.
+    # facts of another release, which sources without a pin are taken to be like, refuse nothing
     is_checked = bool(
         fetch
         and (planned.rocm.version or planned.rocm.origin is rocm.Origin.DIRECTORY)
@@ -96,16 +97,15 @@ def gather(
         warn(tree.warnings)
     executor.check(place, request, bazel_version=tree.bazel)
     place = place.with_tree(tree)
-    compiler, compiler_notes = find_compiler(
-        request, tree.version_class, place=place, runner=here.runner
-    )
-    for note in compiler_notes:
+    compiler, said = find_compiler(request, tree.version_class, place=place, runner=here.runner)
+    for note in said:
         console.info(note)
     version = _known_version(planned, fetch=fetch)
     spec = partial(specification, planned, tree, compiler=compiler)
-    if version and not is_checked:  # what cannot work is refused before Bazel and ROCm are fetched
+    if version:  # what cannot work is refused before Bazel and ROCm are fetched
         early = spec(version=version, rocm_root=_ROOT, binary=_missing(tree), place=place)
-        warn(_check(tree, early, place, here, request=request))
+        compiler, remarks = _check(tree, early, place, here, request=request)
+        warn(remarks)
     binary, found = _bazel(request, tree, place, here, fetch=fetch)
     root = None
     if fetch or planned.rocm.origin is rocm.Origin.DIRECTORY:
@@ -124,8 +124,10 @@ def gather(
     assert known  # noqa: S101 - else it was refused above
     final = spec(version=known, rocm_root=place.path(where), binary=binary, place=place)
     if version is None:
-        warn(_check(tree, final, place, here, request=request))
-    warn(checks.option_warnings(planned, final))
+        compiler, remarks = _check(tree, final, place, here, request=request)
+        warn(remarks)
+    final = replace(final, compiler=compiler)
+    warn(checks.odd_options(planned, final))
     return Inputs(
         planned=planned,
         tree=tree,
@@ -134,7 +136,7 @@ def gather(
         rocm_root=where,
         spec=final,
         place=place,
-        notes=(*found, *compiler_notes, *notes),
+        notes=(*found, *said, *notes),
     )
 
 
@@ -171,13 +173,17 @@ def _check(
     here: Here,
     *,
     request: Request,
-) -> tuple[str, ...]:
+) -> tuple[bazel.Compiler, tuple[str, ...]]:
+    """Refuse what cannot work; return the compiler with its digest, and warnings."""
     checks.check_own_options(tree, spec)
     invocations = bazel.invocations(spec)
     checks.check_options(tree, invocations)
     with place.programs(request, here.runner) as programs:
         checks.check_programs(tree, programs)
-        return tuple(checks.check_toolchain(tree, spec, invocations, programs=programs))
+        remarks = tuple(checks.check_toolchain(tree, spec, invocations, programs=programs))
+        compilers = checks.host_compilers(tree, spec, invocations)
+        digest = programs.digest(compilers, tree.version_class.linker)
+    return replace(spec.compiler, digest=digest), remarks
 
 
 def _own(request: Request, tree: source.SourceTree, runner: Runner) -> Source:
@@ -226,7 +232,7 @@ def find_bazel(
         workspace=tree.workspace,
         runner=runner,
         downloads=bazel.Downloads(
-            releases=bazel.Releases.of(request.home.ci),
+            releases=yaml_file.read(request.home.ci / "bazel_binaries.yaml", bazel.Releases),
             folder=request.cache / "bazel-binaries",
             mirror=request.bazel_mirror,
             only_verified=request.locked,

@@ -25,6 +25,7 @@ from rocwheel.image import build
 from rocwheel.image.build import OCI, Made, engine_build, named
 from rocwheel.image.closure import Closure, PackagePin, Where, gather
 from rocwheel.image.recipe import (
+    MEBI,
     RUNTIME,
     SCRIPT,
     ImagedSet,
@@ -76,8 +77,8 @@ class Subject(Plain, frozen=True, kw_only=True):
 
     @property
     def budget(self) -> int:
-        """MiB that it may weigh."""
-        return int(getattr(self.recipe.budgets, self.profile))
+        """Bytes that it may weigh."""
+        return MEBI * int(getattr(self.recipe.budgets, self.profile))
 
 
 class ImagePlan(Plain, frozen=True, kw_only=True):
@@ -176,7 +177,7 @@ def _builds(
 ) -> Iterator[Sequence[Command]]:
     runner = here.runner
     has_rocm = inspect(plan.rocm_image, engine=engine, runner=runner) is not None
-    # A stage that is not built still needs the name of an image that exists.
+    # what is not started from needs no name; a stage that is not made has to have some image
     base_of = (
         nullcontext(plan.rocm_image) if has_rocm else named(plan.base, engine=engine, runner=runner)
     )

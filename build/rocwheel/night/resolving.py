@@ -10,6 +10,8 @@ from functools import cache, partial
 from pathlib import Path
 from typing import Final
 
+from packaging.version import Version
+
 import amdgpu_family_matrix as matrix
 from amdgpu_family_matrix import Family
 from rocwheel import __version__, rocm, source
@@ -17,6 +19,7 @@ from rocwheel.base import errors, files, git, home
 from rocwheel.base.download import Client, without_secrets
 from rocwheel.base.errors import ConfigError, FetchError, RocwheelError, SourceError
 from rocwheel.base.home import Home
+from rocwheel.base.host import machine
 from rocwheel.base.process import Runner
 from rocwheel.base.values import Plain, canonical_json, replace
 from rocwheel.base.versions import RocmVersion
@@ -251,6 +254,7 @@ class _Resolver(Plain, frozen=True):
             "jax": [repository, commit],
             "rocm": [sha256 or source, version],
             "image": image,
+            "compiler": "" if image else self._compiler(item, pin),
             "pythons": list(pythons),
             "gfx": list(targets),
             "argv": [w for w in words if not w.startswith(("--therock-path=", "--family-file="))],
@@ -273,6 +277,21 @@ class _Resolver(Plain, frozen=True):
             tool=world.tool,
             tool_repository=world.tool_repository,
         )
+
+    def _compiler(self, item: SetSettings, pin: Pin | None) -> str:
+        """Return the digest of this machine's clang, "" for a set that it does not build."""
+        known = self.pins.layouts[pin.layout].version_class(Version(pin.version)) if pin else None
+        given = dict(word.partition("=")[::2] for word in item.options)
+        path = given.get("--compiler-path")
+        if given.get("--compiler") == "hermetic" or (known and known.own_clang and not path):
+            return ""
+        runner, environ = self.world.runner, self.world.environ
+        try:
+            pair = machine.clang(Path(path) if path else None, environ, runner=runner)
+        except errors.HostError:  # it builds on other machines
+            return ""
+        programs = machine.Programs(runner=runner, path=environ.get("PATH", ""))
+        return programs.digest(map(str, (pair.cc, pair.cxx)), known.linker if known else "gold")
 
     def _day(self, branch: Branch) -> date | None:
         """Return the day of a branch's newest commit; None for a commit in place of a branch."""

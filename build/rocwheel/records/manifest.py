@@ -194,7 +194,7 @@ class BazelRecord(Value, frozen=True, kw_only=True, omit_defaults=True):
     path: str
     version: str
     invocations: tuple[InvocationRecord, ...]
-    programs: Mapping[str, Sha256] = {}  # Bazel and the compiler; in an image, that has them
+    programs: Mapping[str, Sha256] = {}  # Bazel; in an image, that has it
     # repository -> URL -> digest by algorithm, of all that was fetched into the output base
     fetched: Mapping[str, Mapping[str, Mapping[str, str]]] = {}
 

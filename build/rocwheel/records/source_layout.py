@@ -8,7 +8,7 @@ conditions hold; conditions and values that do not exist are refused when the fi
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from itertools import product
 from pathlib import Path
 from typing import Final, Literal
@@ -33,6 +33,7 @@ CONDITIONS: Final = frozenset({
     "free-threaded",
     "git-hash",
     "hermetic",  # the compiler the tree downloads itself
+    "host-compiler",  # a compiler of the machine is used, and its digest is known
     "modules",  # bzlmod is on, though the class does not always override the module
     "rocm",  # a wheel of this invocation needs ROCm
     "wheel-suffix",
@@ -46,6 +47,7 @@ VALUES: Final = frozenset({
     "cxx",
     "gfx_targets",
     "git_hash",
+    "host_compiler",
     "python",
     "rocm_path",
     "wheel_suffix",
@@ -215,16 +217,11 @@ def expand(
     options: list[str] = []
     for step in steps:
         for template in step.options if conditions.issuperset(step.when) else ():
-            options += filled(template, values)
+            parts = PLACEHOLDER.split(template)  # texts, and between them names
+            choices: list[tuple[str, ...]] = [(part,) for part in parts]
+            for at, name in enumerate(parts):
+                value = values.get(name, ())
+                if at % 2:
+                    choices[at] = (value,) if isinstance(value, str) else value
+            options += map("".join, product(*choices))
     return tuple(options)
-
-
-def filled(template: str, values: Mapping[str, str | tuple[str, ...]]) -> Iterator[str]:
-    """Return a template once for each choice among the lists that it names; `values` has them."""
-    parts = PLACEHOLDER.split(template)  # texts, and between them names
-    choices: list[tuple[str, ...]] = [(part,) for part in parts]
-    for at, name in enumerate(parts):
-        value = values.get(name, ())
-        if at % 2:
-            choices[at] = (value,) if isinstance(value, str) else value
-    return map("".join, product(*choices))

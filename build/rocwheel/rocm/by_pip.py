@@ -82,10 +82,7 @@ def pinned(text: str) -> str | None:
 
 
 def pin(text: str, version: RocmVersion) -> str:
-    """Return a requirement with this version in place of its limits, which must allow it.
-
-    Raises ConfigError where they do not.
-    """
+    """Return a requirement with this version in place of its limits, which must allow it."""
     wanted = checked(text)
     if not wanted.specifier.contains(version.version, prereleases=True):
         raise ConfigError(f"{text}: excludes ROCm {version}", hint="give one version")

@@ -54,20 +54,14 @@ class _Listed(Plain, frozen=True, kw_only=True):
 
 
 def newest(where: str, *, client: Client, cwd: Path) -> dict[str, ListedTarball]:
-    """Return the newest tarball of each family, and of `multiarch`, that `where` lists.
-
-    Raises what `every` raises, and FetchError for a page without tarballs of TheRock's.
-    """
+    """Return the newest tarball of each family, and of `multiarch`, that `where` lists."""
     return {
         item.name.group: item for item in sorted(every(where, client=client, cwd=cwd), key=order)
     }
 
 
 def every(where: str, *, client: Client, cwd: Path) -> tuple[ListedTarball, ...]:
-    """Return the tarballs to build with that the URL of a page, or a folder, lists.
-
-    Raises FetchError for two of one name, and for none; ConfigError for a folder that is not there.
-    """
+    """Return the tarballs to build with that the URL of a page, or a folder, lists."""
     if "://" in where:
         pages = list(_pages(where, client))
     elif (cwd / where).is_dir():

@@ -217,10 +217,7 @@ def recorded(source: RocmSource, *, cache: Path, option: str = "--rocm") -> Rocm
 
 
 def check_local(plan: RocmPlan) -> None:
-    """Check a local source before anything long begins.
-
-    Raises RocmError for a folder that is no ROCm and a file that is no tarball, HostError.
-    """
+    """Check a local source before anything long begins."""
     if plan.origin is Origin.DIRECTORY:
         rocm_root.inspect(Path(plan.source), name=plan.source)
     if plan.origin is not Origin.TARBALL:

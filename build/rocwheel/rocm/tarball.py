@@ -114,10 +114,7 @@ class Compression(enum.Enum):
 
 
 def inflate(packed: Iterable[bytes], *, name: str) -> Blocks:
-    """Decompress to the very end of `packed`; blocks of at most `INFLATED` bytes.
-
-    Raises WrongBytesError for damage, for a stream that ends too early and for what is no archive.
-    """
+    """Decompress to the very end of `packed`; blocks of at most `INFLATED` bytes."""
     blocks = iter(packed)
     head = b""
     for block in blocks:
@@ -280,10 +277,7 @@ class TarReader:
         self._left = 0  # bytes of the current member's data not yet read
 
     def members(self) -> Iterator[TarMember]:
-        """Yield every member up to the end-of-archive block; its data may be left unread.
-
-        Raises WrongBytesError for damage, and for what is no file, folder or link.
-        """
+        """Yield every member up to the end-of-archive block; its data may be left unread."""
         try:
             with tarfile.TarFile(
                 fileobj=cast("IO[bytes]", self._stream), encoding="utf-8", errors="surrogateescape"

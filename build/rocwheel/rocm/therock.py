@@ -216,10 +216,7 @@ def known() -> TheRock:
 
 
 def stream_of(text: str, *, ci: Path, cwd: Path) -> ReleaseStream | None:
-    """Return the stream that a word names; None for an address or a folder.
-
-    Raises ConfigError for a word that is neither a stream nor a folder.
-    """
+    """Return the stream that a word names; None for an address or a folder."""
     if not _WORD.match(text) or (cwd / text).is_dir():
         return None
     data = yaml_file.read(ci / FILE, TheRock)
@@ -232,11 +229,7 @@ def stream_of(text: str, *, ci: Path, cwd: Path) -> ReleaseStream | None:
 
 
 def address(text: str, kind: Kind, *, version: str = "", ci: Path, cwd: Path) -> str:
-    """Return the address that a stream's name stands for; any other text as it is.
-
-    Raises ConfigError for a word that is neither a stream nor a folder, and for a version that the
-    stream has nowhere.
-    """
+    """Return the address that a stream's name stands for; any other text as it is."""
     if (stream := stream_of(text, ci=ci, cwd=cwd)) is None:
         return text
     wanted = RocmVersion.parse(version) if version else None

@@ -86,7 +86,6 @@ class _Writer:
         self._name = name
         self._limits = limits
         self._directories: dict[bytes, int] = {b"": 0o755}  # path -> mode in the archive
-        self._spelt: dict[bytes, bytes] = {b"": b""}  # folder as a member spells it -> path
         self._links: dict[bytes, bytes] = {}
         self._files: set[bytes] = set()
         self._bytes = 0
@@ -120,18 +119,9 @@ class _Writer:
     # Names.
 
     def _path(self, member: TarMember) -> bytes:
-        name = member.name
-        folder, _, base = name.rpartition(b"/")
-        path = self._spelt.get(folder)
-        plain = base not in (b"", b".", b"..") and len(base) <= NAME_MAX and b"\0" not in base
-        if path is None or not plain or len(name) > self._limits.path:
-            parts = self._parts(member, name)
-            if not parts:
-                return b""
-            path, base = self._folders(member, parts[:-1]), parts[-1]
-            if base == name.rpartition(b"/")[2]:
-                self._spelt[folder] = path
-        return path + b"/" + base if path else base
+        parts = self._parts(member, member.name)
+        folder = self._folders(member, parts[:-1])
+        return b"/".join(filter(None, (folder, *parts[-1:])))
 
     def _parts(self, member: TarMember, name: bytes) -> list[bytes]:
         if not name or b"\0" in name:

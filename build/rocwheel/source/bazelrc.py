@@ -42,10 +42,7 @@ class RcFiles(Plain, frozen=True, kw_only=True):
         return frozenset(line.config for line in self._read() if line.config)
 
     def flatten(self, options: Iterable[str]) -> tuple[str, ...]:
-        """Every option that holds for a command line, in order: rc lines first, configs in place.
-
-        Raises SourceError for a config that no rc file defines, naming where it is asked for.
-        """
+        """Return every option of a command line, in order: rc lines first, configs in place."""
         always = ((line.where, line.options) for line in self._read() if not line.config)
         return tuple(
             item
@@ -55,10 +52,7 @@ class RcFiles(Plain, frozen=True, kw_only=True):
         )
 
     def expand(self, options: Iterable[str]) -> tuple[str, ...]:
-        """Return these options, each config followed by the options it holds.
-
-        Raises SourceError for a config that no rc file defines.
-        """
+        """Return these options, each config followed by the options it holds."""
         return tuple(item for option in options for item in self._expanded(option, "options", ()))
 
     def _read(self) -> Iterator[RcLine]:
@@ -132,10 +126,7 @@ def modules(workspace: Path, rc: RcFiles, options: Iterable[str] = ()) -> bool |
 
 
 def read_rc(workspace: Path, names: Iterable[str] = ()) -> RcFiles:
-    """Read the workspace's `.bazelrc`, then the rc files named (relative to the workspace).
-
-    Raises SourceError for a file that is missing, or a line that is none.
-    """
+    """Read the workspace's `.bazelrc`, then the rc files named (relative to the workspace)."""
     own = workspace / ".bazelrc"
     files = [*((own,) if own.is_file() else ()), *(workspace / name for name in names)]
     return RcFiles(lines=tuple(line for path in files for line in _lines(path, workspace, 0)))

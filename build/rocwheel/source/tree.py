@@ -240,10 +240,7 @@ def resolve(planned: SourcePlan, *, pins: Pins, runner: Runner, console: Console
 
 
 def preview(planned: SourcePlan, *, pins: Pins, runner: Runner, console: Console) -> SourceTree:
-    """Return the tree `resolve` would give, fetching nothing: the pin stands for what is absent.
-
-    Raises what `resolve` raises for a tree that is here.
-    """
+    """Return the tree `resolve` would give, fetching nothing: the pin stands for what is absent."""
     pin, request = planned.pin or planned.like, planned.request
     if pin is None or planned.root.is_dir():
         return resolve(planned, pins=pins, runner=runner, console=console)
@@ -450,10 +447,7 @@ _TOUCHED: Final = re.compile(r"^(?:---|\+\+\+) [ab]/(\S+)", re.MULTILINE)
 
 
 def pinned(root: Path, where: XlaPin, *, by_module: bool) -> Source:
-    """Return the XLA that a tree names; an empty one for a tree that builds none.
-
-    Raises SourceError where no file names it.
-    """
+    """Return the XLA that a tree names; an empty one for a tree that builds none."""
     folder = root / where.folder
     if by_module:
         path = root / where.module.file

@@ -1,4 +1,4 @@
-"""`pins bump`: updates a pinned JAX, XLA, ROCm or Bazel.
+"""`pins bump`: updates a pinned JAX, ROCm or Bazel.
 
 Each of `KINDS` knows where its facts are, where newer ones are listed and how one is verified. A
 change is the new text of files, comments kept; a fact that cannot be verified is refused. Renovate
@@ -35,7 +35,7 @@ from rocwheel.base.values import Plain
 from rocwheel.base.versions import RocmVersion, is_sha256, suggest
 from rocwheel.gate.suite import discovery, suites
 from rocwheel.rocm import listing, therock
-from rocwheel.source import pin_edit, tree
+from rocwheel.source import pin_edit
 
 SHOWN: Final = 40  # commits of an upstream log
 
@@ -192,10 +192,7 @@ def _change_jax(fact: Fact, to: str, context: BumpContext) -> Iterator[str]:
 def add_pin(
     version: str, *, repository: str, ref: str, default: bool, context: BumpContext
 ) -> pin_edit.PinFacts:
-    """Look a release of JAX up and put its pin into the text of ci/pins.yaml.
-
-    Raises what `pin_edit.look_up` and `pin_edit.added` raise.
-    """
+    """Look a release of JAX up and put its pin into the text of ci/pins.yaml."""
     (path, pins), here = context.pins, context.here
     facts = pin_edit.look_up(
         version,
@@ -227,32 +224,6 @@ def _count_tests(facts: pin_edit.PinFacts, context: BumpContext) -> None:
             f"   suite {suite.name}: {count(len(tests.files), 'file')}, "
             f"{count(written, 'test function')}"
         )
-
-
-def _xla(context: BumpContext) -> Iterator[Fact]:
-    path, pins = context.pins
-    pin, at = pins.default, ("pins", pins.default.name, "xla_commit")
-    yield Fact(name=pin.name, now=pin.xla_commit or "", path=path, upstream=pin.repository, at=at)
-
-
-def _newest_xla(fact: Fact, context: BumpContext) -> str:
-    """Return the XLA that the tree of the default pin names: JAX alone chooses it."""
-    (_, pins), here = context.pins, context.here
-    pin = pins.find(fact.name)
-    planned = tree.at_commit(pin.repository, pin.ref, pin.commit, here.cache)
-    empty = source.Pins(path="", pins=(), layouts=pins.layouts)
-    return tree.resolve(planned, pins=empty, runner=here.runner, console=here.console).xla.commit
-
-
-def _change_xla(fact: Fact, to: str, context: BumpContext) -> Iterator[str]:
-    own = _newest_xla(fact, context)
-    if to != own:
-        raise SourceError(
-            f"JAX {fact.name} is built with XLA {own}, as its own sources say",
-            hint="another XLA is an option of a build: --xla-source-dir",
-        )
-    context.set_scalars(fact.path, {fact.at: to})
-    yield f"{context.github}openxla/xla/compare/{fact.now}...{to}"
 
 
 def _rocm(context: BumpContext) -> Iterator[Fact]:
@@ -413,7 +384,6 @@ def _change_bazel(fact: Fact, to: str, context: BumpContext) -> Iterator[str]:
 
 KINDS: Final = {
     "jax": Kind(facts=_jax, newest=_newest_jax, change=_change_jax),
-    "xla": Kind(facts=_xla, newest=_newest_xla, change=_change_xla),
     "rocm": Kind(facts=_rocm, newest=_newest_rocm, change=_change_rocm),
     "therock": Kind(facts=_therock, newest=_newest_therock, change=_change_therock),
     "bazel": Kind(facts=_bazel, newest=_newest_bazel, change=_change_bazel),

@@ -38,8 +38,6 @@ TRIED: Final = {  # by tests of suites/smoke: what a row is about stands in the 
     "JAX features": r"\btest_unsupported\.py::test_feature\[(.+)\]",
 }
 MARKDOWN: Final = r"[\\`*|~<>&\[\]]|(?<![^\W_])_|_(?![^\W_])"  # what is markup in a cell
-RST: Final = r"[\\`*|_]|:$"
-RST_BLOCK: Final = r"^(?=\W|\w+[.)] )"  # what begins a list, a field, a comment
 HEADERS: Final = {  # of what a channel says
     "Released": ("family", "JAX", "ROCm", "CPython", "exercised"),
     "Runtime images": ("image", "JAX", "ROCm", "Linux", "CPython"),
@@ -70,15 +68,6 @@ class Table(Plain, frozen=True, kw_only=True):
         for row in (self.header, ("---",) * len(self.header), *self.shown):
             cells = (re.sub(MARKDOWN, lambda odd: f"&#{ord(odd[0])};", cell) for cell in row)
             yield f"| {' | '.join(cells)} |"
-        yield ""
-
-    def rst(self) -> Iterator[str]:
-        yield from (self.title, "=" * len(self.title), "")
-        yield from (".. list-table::", "   :header-rows: 1", "")
-        for row in (self.header, *self.shown):
-            for number, cell in enumerate(row):
-                escaped = re.sub(RST_BLOCK, r"\\ ", re.sub(RST, r"\\\g<0>", cell))
-                yield f"   {'* -' if number == 0 else '  -'} {escaped}"
         yield ""
 
 

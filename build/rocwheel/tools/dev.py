@@ -169,10 +169,7 @@ def configure(
 
 
 def shell(request: dist.Request, words: Sequence[str], here: Here, *, tty: bool) -> int:
-    """Run a command, such as a shell, where a build would run, with GPUs, on our own terminal.
-
-    Raises ConfigError where builds run on this machine, and what the preparation raises.
-    """
+    """Run a command, such as a shell, where a build would run, with GPUs, on our own terminal."""
     if request.executor.kind == "host":
         raise ConfigError(
             "this opens a build's container, and builds run on this machine",

@@ -9,7 +9,8 @@ from contextlib import suppress
 from pathlib import Path, PurePosixPath
 from typing import Final, TypeVar
 
-from rocwheel.base.errors import HostError, RocwheelError
+from rocwheel.base import files
+from rocwheel.base.errors import CommandError, HostError, RocwheelError
 from rocwheel.base.process import Command, GuestPath, Runner
 from rocwheel.base.values import Plain
 from rocwheel.base.versions import CPYTHONS, PythonVersion
@@ -25,6 +26,7 @@ print(json.dumps({
     "headers": os.path.isfile(os.path.join(sysconfig.get_path("include"), "Python.h")),
 }))
 """  # noqa: E501
+LLVM_LIBRARY: Final = re.compile(r"=> (/\S*/lib(?:clang|LLVM)\S*)")  # as `ldd` prints it
 
 
 class Programs(Plain, frozen=True, kw_only=True):
@@ -39,6 +41,31 @@ class Programs(Plain, frozen=True, kw_only=True):
             return shutil.which(name, path=self.path) is not None
         asked = Command(argv=("/bin/sh", "-c", 'command -v "$0"', name), timeout=60)
         return self.runner.run(asked, check=False).returncode == 0
+
+    def digest(self, compilers: Iterable[str], linker: str) -> str:
+        """Return one SHA-256 of compilers by path, and of what they run and load; "" of none.
+
+        The compilers are asked: clang's driver is a small file beside its libraries, gcc starts
+        others, a script may stand before either. Raises CommandError, HostError.
+        """
+        paths = {path for path in compilers if path.startswith("/") and self.has(path)}
+        for compiler in sorted(paths):
+            for name in ("clang", "cc1plus", "ld", f"ld.{linker}"):
+                found = self._ask(compiler, f"-print-prog-name={name}").strip()
+                if found.startswith("/") and self.has(found):
+                    loaded = self._ask("ldd", found) if name == "clang" else ""
+                    paths |= {found, *LLVM_LIBRARY.findall(loaded)}
+        if self.path is None:
+            asked = Command(argv=("sha256sum", *sorted(paths)), timeout=120)
+            each = self.runner.capture(asked).split()[::2] if paths else []
+        else:
+            each = [files.sha256(Path(path)) for path in paths]
+        return files.sha256(" ".join(sorted({*each})).encode()) if paths else ""
+
+    def _ask(self, *argv: str) -> str:
+        with suppress(CommandError):  # such as `ldd` of a script
+            return self.runner.capture(Command(argv=argv, timeout=60))
+        return ""
 
 
 class Interpreter(Plain, frozen=True, kw_only=True):

@@ -119,7 +119,7 @@ def _shared_library_impl(ctx):
             arguments = [args],
             inputs = depset([source], transitive = headers),
             outputs = [output],
-            env = _ENV,
+            env = dict(ctx.configuration.default_shell_env, **_ENV),
             mnemonic = "CppCompile",
             progress_message = "Compiling {}".format(source.short_path),
         )
@@ -139,7 +139,7 @@ def _shared_library_impl(ctx):
         arguments = [args],
         inputs = depset(objects + libraries + [script]),
         outputs = [library],
-        env = _ENV,
+        env = dict(ctx.configuration.default_shell_env, **_ENV),
         mnemonic = "CppLink",
         progress_message = "Linking {}".format(library.short_path),
     )
