@@ -433,6 +433,8 @@ def told(world: World, bad: Bad, codes: list[int]) -> None:
     assert "Traceback" not in status.err + check.err
     assert bool(check.code) == bool(check.err)
     assert f"**{bad.cause}**" in message or not bad.cause
+    if bad.cell == "source":
+        assert bad.words in world.run("doctor", "--for=release", *world.target).out
     last = [a for name, a in attempts(world, "one") if bad.cell in name.split(".")]
     assert max((len(items) for items in last), default=0) == bad.tries
 

@@ -14,6 +14,7 @@ import pytest
 from support import wheels
 from support.wheels import SHORT_RUNPATH, File, make_bundle, make_elf
 
+import amdgpu_family_matrix as matrix
 from rocwheel.base.host import cgroup
 from rocwheel.cli import main
 from rocwheel.wheel import show
@@ -111,6 +112,22 @@ def test_verify_names_the_family_that_a_wheel_lacks_a_target_of(plugin: str, cap
     assert "--gfx-targets: lacks gfx90a of gfx90a" in capsys.readouterr().err
     run("verify", plugin, "--family=gfx94x", status=3)
     assert "did you mean gfx94X-dcgpu?" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(("left_out", "status"), [((), 0), (("gfx90c",), 0), (("gfx900",), 6)])
+def test_a_wheel_for_all_families_may_lack_what_amds_own_leave_out(
+    left_out, status, tmp_path: Path
+) -> None:
+    every = [each for item in matrix.FAMILIES.values() for each in item.targets]
+    library = make_elf(
+        needed=("libamdhip64.so.7", "libc.so.6"), runpath=":".join(SHORT_RUNPATH),
+        exports=("PyInit__linalg",), imports=("hipMalloc",),
+        bundles=(make_bundle(tuple(each for each in every if each not in left_out)),),
+    )  # fmt: skip
+    made = wheels.plugin()
+    path = "jax_rocm7_plugin/_linalg.so"
+    made = made.but(files={**made.files, path: File(library, mode=0o755)})
+    run("verify", made.write(tmp_path).name, "--family=all", status=status)
 
 
 def test_inspect_gives_everything_as_one_document(plugin: str, pjrt: str, capsys) -> None:

@@ -5,7 +5,6 @@ from __future__ import annotations
 from typing import TypeAlias
 
 import click
-from msgspec import to_builtins
 
 from rocwheel.base import files
 from rocwheel.base.download import Client, Retry
@@ -78,10 +77,12 @@ def bump(app: App, what: str | None, to: str, check: bool, dry_run: bool) -> int
         done = []
         for kind, fact, newer in wanted:
             with app.console.step(f"{kind} {fact.name}: {fact.now} -> {newer}"):
-                done.append(bumping.bump(kind, fact, newer, context))
-                for line in done[-1].log:
+                log = bumping.bump(kind, fact, newer, context)
+                for line in log:
                     app.console.info(f"   {line}")
-    _finish(app, context, {"bumped": to_builtins(done)}, dry_run=dry_run)
+            one = {"kind": kind, "name": fact.name, "now": fact.now, "to": newer, "log": log}
+            done.append(one)
+    _finish(app, context, {"bumped": done}, dry_run=dry_run)
     return 0
 
 

@@ -245,12 +245,13 @@ def preview(planned: SourcePlan, *, pins: Pins, runner: Runner, console: Console
     if pin is None or planned.root.is_dir():
         return resolve(planned, pins=pins, runner=runner, console=console)
     layout, name = pins.layouts[pin.layout], request.jax_branch or pin.commit
+    version_class = _class_by_version(planned.root, layout, Version(pin.version))
     later = f"JAX {name} is not here yet: taken to be like {pin.version} (--jax-version)"
     return SourceTree(
         root=planned.root,
         workspace=planned.root / layout.workspace,
         layout=layout,
-        version_class=_class_by_version(planned.root, layout, Version(pin.version)),
+        version_class=version_class,
         jax_version=pin.version,
         pythons=tuple(pin.pythons),
         bazel=pin.bazel,
@@ -262,8 +263,7 @@ def preview(planned: SourcePlan, *, pins: Pins, runner: Runner, console: Console
         ),
         xla_dir=request.xla_source_dir,
         release=pins.find(pin.name, allow_unverified=True),
-        modules=_class_by_version(planned.root, layout, Version(pin.version)).marks.modules
-        or False,
+        modules=version_class.marks.modules or False,
         warnings=(later,) if planned.like else (),
     )
 

@@ -95,16 +95,6 @@ class Kind(Plain, frozen=True, kw_only=True):
     change: Callable[[Fact, str, BumpContext], Iterable[str]]
 
 
-class Bump(Plain, frozen=True, kw_only=True):
-    """A verified change of one fact."""
-
-    kind: str
-    name: str
-    now: str
-    to: str
-    log: tuple[str, ...]
-
-
 def newer(
     kinds: Iterable[str], context: BumpContext, unreachable: list[RocwheelError] | None = None
 ) -> Iterator[tuple[str, Fact, str]]:
@@ -141,13 +131,12 @@ def named(kind: str, wanted: str, context: BumpContext) -> tuple[Fact, str]:
     return facts[name], version.removeprefix("=")
 
 
-def bump(kind: str, fact: Fact, to: str, context: BumpContext) -> Bump:
-    """Verify a newer version of a fact and edit its files in `context.texts`.
+def bump(kind: str, fact: Fact, to: str, context: BumpContext) -> tuple[str, ...]:
+    """Verify a newer version of a fact, edit its files in `context.texts`, return the log.
 
     Raises the error of a contradiction, and then edits nothing.
     """
-    log = tuple(KINDS[kind].change(fact, to, context))
-    return Bump(kind=kind, name=fact.name, now=fact.now, to=to, log=log)
+    return tuple(KINDS[kind].change(fact, to, context))
 
 
 def difference(context: BumpContext) -> str:
