@@ -40,11 +40,6 @@ def test_the_facts_of_a_sound_tree(tmp_path):
     )
 
 
-def test_facts_survive_json(tmp_path):
-    found = facts(write(tmp_path, rocm_files()))
-    assert Facts.from_bytes(found.to_bytes(), name="facts") == found
-
-
 def test_one_wrapping_directory_is_looked_into(tmp_path):
     write(tmp_path / "therock-7.10", rocm_files())
     assert facts(tmp_path).root == "therock-7.10"
@@ -57,21 +52,32 @@ def test_the_layout_of_distribution_packages_is_known_too(tmp_path):
     assert facts(tmp_path).bitcode == "amdgcn/bitcode"
 
 
+HEADER = "include/rocm-core/rocm_version.h"
+CLANG = "lib/llvm/bin/clang"
+SOUND = rocm_files()
+
+
 @pytest.mark.parametrize(
-    ("missing", "says"),
+    ("files", "says"),
     [
-        (("include/rocm-core/rocm_version.h",), r"rocm_version\.h"),
-        ((".info/version",), r"\.info/version"),
-        ((".info/version", "include/rocm-core/rocm_version.h"), "no ROCm tree"),
-        (("lib/llvm/bin/clang",), "no compiler at lib/llvm/bin/clang"),
-        (("lib/llvm/bin/clang-20",), "no compiler at lib/llvm/bin/clang"),
-        (("lib/llvm/amdgcn/bitcode/oclc_isa_version_942.bc",), "no device bitcode"),
+        ({HEADER: None}, r"rocm_version\.h"),
+        ({".info/version": None}, r"\.info/version"),
+        ({".info/version": None, HEADER: None}, "no ROCm tree"),
+        (dict.fromkeys(SOUND), "no ROCm tree"),
+        ({CLANG: None}, "no compiler at lib/llvm/bin/clang"),
+        ({f"{CLANG}-20": None}, "no compiler at lib/llvm/bin/clang"),
+        ({"lib/llvm/amdgcn/bitcode/oclc_isa_version_942.bc": None}, "no device bitcode"),
+        ({".info/version": b"7.9.0"}, r"says 7\.9\.0, .* says 7\.10\.0"),
+        ({".info/version": b"seven"}, "seven"),
+        ({HEADER: b"#define ROCM_VERSION_MAJOR 7"}, "does not define ROCM_VERSION_MINOR"),
     ],
 )
-def test_what_is_missing_is_named(missing, says, tmp_path):
-    write(tmp_path, rocm_files())
-    for name in missing:
+def test_what_is_missing_or_contradicts_is_named(files, says, tmp_path):
+    write(tmp_path, SOUND)
+    for name, content in files.items():
         (tmp_path / name).unlink()
+        if content:
+            (tmp_path / name).write_bytes(content)
     with pytest.raises(RocmError, match=says) as caught:
         facts(tmp_path)
     assert str(caught.value).startswith("the tree: ")
@@ -79,20 +85,9 @@ def test_what_is_missing_is_named(missing, says, tmp_path):
 
 
 def test_a_compiler_that_cannot_be_executed_is_none(tmp_path):
-    write(tmp_path, rocm_files())
-    (tmp_path / "lib/llvm/bin/clang-20").chmod(0o644)
+    write(tmp_path, SOUND)
+    (tmp_path / f"{CLANG}-20").chmod(0o644)
     with pytest.raises(RocmError, match="no compiler"):
-        facts(tmp_path)
-
-
-def test_an_empty_folder_is_no_rocm(tmp_path):
-    with pytest.raises(RocmError, match="no ROCm tree"):
-        facts(tmp_path)
-
-
-def test_two_versions_in_one_tree_are_refused(tmp_path):
-    write(tmp_path, rocm_files(info="7.9.0"))
-    with pytest.raises(RocmError, match=r"says 7\.9\.0, .* says 7\.10\.0"):
         facts(tmp_path)
 
 
@@ -100,20 +95,6 @@ def test_two_versions_in_one_tree_are_refused(tmp_path):
 def test_the_two_places_agree_on_major_and_minor_only(info, tmp_path):
     write(tmp_path, rocm_files(info=info))
     assert facts(tmp_path).info_version == info
-
-
-def test_a_version_file_with_nonsense_is_refused(tmp_path):
-    write(tmp_path, rocm_files(info="seven"))
-    with pytest.raises(RocmError, match="seven"):
-        facts(tmp_path)
-
-
-def test_a_header_without_a_number_is_refused(tmp_path):
-    write(tmp_path, rocm_files())
-    header = tmp_path / "include/rocm-core/rocm_version.h"
-    header.write_text(header.read_text().replace("ROCM_VERSION_MINOR", "ROCM_VERSION_MINI"))
-    with pytest.raises(RocmError, match="ROCM_VERSION_MINOR"):
-        facts(tmp_path)
 
 
 def version(
@@ -139,11 +120,6 @@ def test_the_version_is_as_asked_else_as_named_else_as_the_tree_says(tmp_path):
 def test_a_version_that_is_not_the_tree_s_is_refused(how, tmp_path):
     with pytest.raises(RocmError, match=r"the tree is ROCm 7\.10\.0, but 7\.1\.0"):
         version(tmp_path, **{how: "7.1.0"})
-
-
-def test_7_1_is_not_7_10(tmp_path):
-    with pytest.raises(RocmError):
-        version(tmp_path, asked="7.1")
 
 
 # A directory as it is.

@@ -130,16 +130,6 @@ def test_a_version_too_old_has_no_class():
     assert LAYOUTS["upstream"].version_class(Version("0.7.1")) is None
 
 
-def test_rocm_10_needs_jax_0_11_1():
-    versions = {
-        text: LAYOUTS["upstream"].version_class(Version(text)) for text in ("0.11.0", "0.11.1")
-    }
-    assert {text: "10.1" in found.rocm for text, found in versions.items()} == {
-        "0.11.0": False,
-        "0.11.1": True,
-    }
-
-
 def test_the_layout_builds_every_wheel():
     assert set(LAYOUTS["upstream"].targets) == set(WheelKind)
 
