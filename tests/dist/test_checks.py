@@ -107,18 +107,24 @@ def test_a_compiler_that_is_named_is_taken_with_a_warning_that_says_why_not(look
     assert any("will probably fail" in note and "46297" in note for note in notes)
 
 
-@pytest.mark.parametrize("changed", ["clang", "clang++", "ld.gold"])
+@pytest.mark.parametrize(
+    ("changed", "compiler"),
+    [("clang", "clang"), ("clang++", "clang"), ("ld.gold", "clang"), ("clang", "hermetic")],
+)
 def test_the_bytes_of_the_machines_compiler_are_in_the_keys_of_actions(
-    look, clang, tmp_path, changed
+    look, clang, tmp_path, changed, compiler
 ):
     own = clang("gold").rename(tmp_path / "own")
     for name in ("clang", "clang++"):
         (own / name).write_text((own / name).read_text().replace(f"{tmp_path}/bin", str(own)))
 
+    named = "compiler_path" if compiler == "clang" else "named"  # by the tree's rc file
+
     def keys():
-        options = recipe(look(GENERATIONS["0.10.1"], compiler_path=own / "clang")[2])
-        named = (option.partition("=ROCWHEEL_HOST_COMPILER=") for option in options)
-        return {name: digest for name, _, digest in named if digest}
+        asked = {"compiler": compiler, named: own / "clang"}
+        options = recipe(look(GENERATIONS["0.10.1"], **asked)[2])
+        parts = (option.partition("=ROCWHEEL_HOST_COMPILER=") for option in options)
+        return {name: digest for name, _, digest in parts if digest}
 
     before = keys()
     assert {*before} == {"--action_env", "--host_action_env"}

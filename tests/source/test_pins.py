@@ -134,14 +134,6 @@ def test_the_layout_builds_every_wheel():
     assert set(LAYOUTS["upstream"].targets) == set(WheelKind)
 
 
-def test_lock_files_are_named_as_jax_names_them():
-    locks = LAYOUTS["upstream"].lock_files
-    assert locks.name(PythonVersion(3, 12)) == "build/requirements_lock_3_12.txt"
-    assert locks.name(PythonVersion(3, 14, free_threaded=True)) == (
-        "build/requirements_lock_3_14_ft.txt"
-    )
-
-
 def test_steps_give_their_options_when_all_conditions_hold():
     steps = (
         ConditionalOptions(when=frozenset(), options=("--always",)),
