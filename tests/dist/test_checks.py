@@ -109,12 +109,12 @@ def test_a_compiler_that_is_named_is_taken_with_a_warning_that_says_why_not(look
 
 @pytest.mark.parametrize(
     ("changed", "compiler"),
-    [("clang", "clang"), ("clang++", "clang"), ("ld.gold", "clang"), ("clang", "hermetic")],
+    [("clang", "clang"), ("clang++", "clang"), ("ld.lld", "clang"), ("clang", "hermetic")],
 )
 def test_the_bytes_of_the_machines_compiler_are_in_the_keys_of_actions(
     look, clang, tmp_path, changed, compiler
 ):
-    own = clang("gold").rename(tmp_path / "own")
+    own = clang("gold", "lld").rename(tmp_path / "own")
     for name in ("clang", "clang++"):
         (own / name).write_text((own / name).read_text().replace(f"{tmp_path}/bin", str(own)))
 

@@ -181,8 +181,7 @@ def _check(
     with place.programs(request, here.runner) as programs:
         checks.check_programs(tree, programs)
         remarks = tuple(checks.check_toolchain(tree, spec, invocations, programs=programs))
-        compilers = checks.host_compilers(tree, spec, invocations)
-        digest = programs.digest(compilers, tree.version_class.linker)
+        digest = programs.digest(checks.host_compilers(tree, spec, invocations))
     return replace(spec.compiler, digest=digest), remarks
 
 

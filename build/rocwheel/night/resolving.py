@@ -291,7 +291,7 @@ class _Resolver(Plain, frozen=True):
         except errors.HostError:  # it builds on other machines
             return ""
         programs = machine.Programs(runner=runner, path=environ.get("PATH", ""))
-        return programs.digest(map(str, (pair.cc, pair.cxx)), known.linker if known else "gold")
+        return programs.digest(map(str, (pair.cc, pair.cxx)))
 
     def _day(self, branch: Branch) -> date | None:
         """Return the day of a branch's newest commit; None for a commit in place of a branch."""

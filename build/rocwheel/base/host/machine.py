@@ -42,7 +42,7 @@ class Programs(Plain, frozen=True, kw_only=True):
         asked = Command(argv=("/bin/sh", "-c", 'command -v "$0"', name), timeout=60)
         return self.runner.run(asked, check=False).returncode == 0
 
-    def digest(self, compilers: Iterable[str], linker: str) -> str:
+    def digest(self, compilers: Iterable[str]) -> str:
         """Return one SHA-256 of compilers by path, and of what they run and load; "" of none.
 
         The compilers are asked: clang's driver is a small file beside its libraries, gcc starts
@@ -50,7 +50,7 @@ class Programs(Plain, frozen=True, kw_only=True):
         """
         paths = {path for path in compilers if path.startswith("/") and self.has(path)}
         for compiler in sorted(paths):
-            for name in ("clang", "cc1plus", "ld", f"ld.{linker}"):
+            for name in ("clang", "cc1plus", "ld", "ld.gold", "ld.lld"):
                 found = self._ask(compiler, f"-print-prog-name={name}").strip()
                 if found.startswith("/") and self.has(found):
                     loaded = self._ask("ldd", found) if name == "clang" else ""
