@@ -46,6 +46,7 @@ from rocwheel.base.files import sha256 as files_sha256  # noqa: E402
 from rocwheel.base.parallel import each  # noqa: E402
 from rocwheel.base.store.file import FileStore  # noqa: E402
 from rocwheel.base.values import replace  # noqa: E402
+from rocwheel.base.versions import RocmVersion  # noqa: E402
 from rocwheel.cli import main as rocwheel_main  # noqa: E402
 from rocwheel.records.manifest import Manifest  # noqa: E402
 from rocwheel.release import operations, wheelset  # noqa: E402
@@ -53,7 +54,6 @@ from rocwheel.release.index.serve import Site  # noqa: E402
 from rocwheel.release.ledger import log  # noqa: E402
 from rocwheel.release.ledger.state import apply  # noqa: E402
 
-PLUGIN = "jax-rocm7-plugin"
 PYTHONS = ("3.11", "3.12", "3.13", "3.14")
 MIB = 1 << 20
 # A wheel set has two wheels per CPython and one for all. So that the real commands can be timed
@@ -62,7 +62,7 @@ MADE_UP = tuple(f"3.{number}" for number in range(15, 1600))
 COMMAND = f"""
 import sys
 sys.path[:0] = [{str(ROOT / "build")!r}, {str(ROOT)!r}]
-from rocwheel.base import versions
+from rocwheel.base import versions as model
 model.CPYTHONS += tuple(f"3.{{number}}" for number in range(15, 1600))
 from rocwheel.cli import main
 status = main()
@@ -133,10 +133,10 @@ class Bench:
     """The server, a folder to work in, and the table."""
 
     def __init__(
-        self, work: Path, aws: str, table: Table, *, pairs: int, small: bool, tls: bool = False
+        self, work: Path, table: Table, *, aws: str, pairs: int, small: bool, tls: bool, sets
     ) -> None:
         self.work, self.aws, self.table, self.pairs = work, aws, table, pairs
-        self.small, self.tls = small, tls
+        self.small, self.tls, self.sets = small, tls, sets
         self.console = Console(sys.stderr, clock=time.monotonic, verbosity=-1)
         self.server: s3.Server | None = None
 
@@ -197,13 +197,14 @@ def measure_promote(bench: Bench) -> None:
     shutil.rmtree(folder)
     pass_gate(shop.staging, manifest)
     total = sum(wheel.size for wheel in manifest.built)
+    major = RocmVersion.parse(manifest.rocm.version).major
     mine, theirs, moved = [], [], []
     for pair in range(1 + bench.pairs):  # the first one warms the server up
         target = bench.work / f"channels{pair}.yaml"
         target.write_text(
             f"channels:\n  bench:\n    store: {shop.store.url}\n"
             "    first_sets: free\n    prefixes:\n"
-            f'      "7": {{staging: v2-staging, release: v2-{pair}}}\n'
+            f'      "{major}": {{staging: v2-staging, release: v2-{pair}}}\n'
         )
         where = ("--family", FAMILY.name, "--channel", "bench", "--channels-file", str(target))
         filters = ("--exclude", "*", "--include", "*.whl*")
@@ -332,7 +333,7 @@ def fill_sets(shop: Shop, folder: Path, number: int) -> Manifest:
     Return a set that is staged, gated, and not released.
     """
     first, waiting = (
-        make_set(folder / name, suffix=f"+rocm7.10.{name}", pythons=("3.12",)) for name in "01"
+        make_set(folder / name, suffix=f"+new.{name}", pythons=("3.12",)) for name in "01"
     )
     for manifest, name in ((first, "0"), (waiting, "1")):
         shop.stage(folder / name)
@@ -346,8 +347,8 @@ def fill_sets(shop: Shop, folder: Path, number: int) -> Manifest:
         wheels = [
             replace(
                 item,
-                filename=item.filename.replace("rocm7.10.0", f"rocm7.9.{at}"),
-                version=item.version.replace("rocm7.10.0", f"rocm7.9.{at}"),
+                filename=item.filename.replace("+new.0", f"+before.{at}"),
+                version=item.version.replace("+new.0", f"+before.{at}"),
                 manifest=own,
             )
             for item in brought.files
@@ -387,7 +388,7 @@ def measure_commands(bench: Bench) -> None:
 
         return request
 
-    for number in (3, 30) if bench.small else (3, 30, 439):
+    for number in (3, 30) if bench.small else bench.sets:
         folder = bench.work / f"commands-{number}"
         shop = Shop((folder / "store").as_uri(), bench.console)
         manifest = fill_sets(shop, folder, number)
@@ -411,7 +412,7 @@ def measure_commands(bench: Bench) -> None:
             requests = asked.total()
             name = " ".join(line[:2]) if line[0] == "index" else line[0]
             name += ", one set waits" if line == ("status",) else ""
-            limit = {"status": 12, "promote": 100, "index check": number + 40}.get(name, 0)
+            limit = {"status": 12, "promote": 100, "index check": number + 26}.get(name, 0)
             bench.table.add(
                 f"`{name}` at {number:,} sets",
                 f"{requests:,} requests, {wrote.total() / 1000:,.0f} kB, {seconds:.2f} s of CPU",
@@ -431,7 +432,9 @@ def measure_resolve(bench: Bench) -> None:
     for kind in ("with", "without"):
         folder = bench.work / f"resolve-{kind}"
         shop = Shop(folder.as_uri(), bench.console)
-        shop.released(bench.work / f"resolve-set-{kind}", pythons=(python,), padding=size)
+        made = bench.work / f"resolve-set-{kind}"
+        manifest = shop.released(made, pythons=(python,), padding=size)
+        (plugin,) = (wheel.project for wheel in manifest.built if wheel.kind == "plugin")
         if kind == "without":
             for page in folder.rglob("index.json"):
                 document = json.loads(page.read_bytes())
@@ -444,16 +447,16 @@ def measure_resolve(bench: Bench) -> None:
             thread = threading.Thread(target=site.serve_forever, daemon=True)
             thread.start()
             with before(site.url) as proxy:
-                index = f"{proxy.endpoint}/{shop.release.root}/"
+                index = f"{proxy.endpoint}/{shop.release.index}/"
                 pip = ("-m", "pip", "--isolated", "--no-cache-dir", "install", "-q", "--dry-run")
-                argv = (sys.executable, *pip, "--ignore-installed", "--index-url", index, PLUGIN)
+                argv = (sys.executable, *pip, "--ignore-installed", "--index-url", index, plugin)
                 run(*argv, PYTHONPATH=str(newest))
                 read[kind] = proxy.faults.answered
             site.shutdown()
             thread.join()
     percent = 100 * read["with"] / read["without"]
     bench.table.add(
-        f"pip resolves {PLUGIN} (wheels of {size / MIB:.0f} MiB): bytes with .metadata files",
+        f"pip resolves {plugin} (wheels of {size / MIB:.0f} MiB): bytes with .metadata files",
         f"{read['with']:,} of {read['without']:,}: {percent:.4f} %",
         "≤ 1 %",
         holds=percent <= 1,
@@ -474,6 +477,7 @@ def main() -> int:
     parser.add_argument("--work", type=Path, help="a folder on a disk with room")
     parser.add_argument("--part", choices=PARTS, help="one of four; default: all")
     parser.add_argument("--pairs", type=int, default=3)
+    parser.add_argument("--sets", type=int, nargs="+", default=(3, 30, 439), help="of `commands`")
     parser.add_argument("--tls", action="store_true", help="HTTPS; of --part stage the large ones")
     parser.add_argument("--small", action="store_true", help="a quick look, no figures to quote")
     args = parser.parse_args()
@@ -486,7 +490,8 @@ def main() -> int:
         if args.work:
             args.work.mkdir(parents=True, exist_ok=True)
         work = Path(stack.enter_context(tempfile.TemporaryDirectory(dir=args.work)))
-        bench = Bench(work, args.aws, table, pairs=args.pairs, small=args.small, tls=args.tls)
+        how = {name: getattr(args, name) for name in ("aws", "pairs", "small", "tls", "sets")}
+        bench = Bench(work, table, **how)
         if wanted != ["resolve"]:
             bench.start(stack)
         for name in wanted:

@@ -25,16 +25,17 @@ ROOT = Path(__file__).resolve().parents[1]
 sys.path[:0] = [str(ROOT / "build"), str(ROOT), str(ROOT / "tests")]
 
 from support.s3 import seaweedfs  # noqa: E402
-from support.trust import ENDED, Keyring, make_record  # noqa: E402
+from support.trust import Keyring, make_record  # noqa: E402
 from support.wheelset import FAMILY, NOW, WHO, Shop, make_set, make_verdict  # noqa: E402
 
+from rocwheel.base import files  # noqa: E402
 from rocwheel.base import versions as model  # noqa: E402
 from rocwheel.base.console import Console  # noqa: E402
 from rocwheel.base.values import replace  # noqa: E402
 from rocwheel.records.manifest import BUILD_RECORD, MANIFEST  # noqa: E402
 from rocwheel.release import proof  # noqa: E402
 from rocwheel.release.ledger import verdicts  # noqa: E402
-from rocwheel.release.trust import chain, evidence  # noqa: E402
+from rocwheel.release.trust import verifier  # noqa: E402
 from rocwheel.release.trust.policy import Case  # noqa: E402
 
 LIMIT = 2.0  # seconds
@@ -83,16 +84,14 @@ def measure(folder: Path, pythons: tuple[str, ...], url: str) -> dict[str, tuple
     signer, times = keys.signers, {}
 
     def stage() -> None:
-        evidence.state_build(folder / "wh", signer["builder"], finished=ENDED)
-        evidence.add(staging, manifest.sha256, evidence.built(folder / "wh"))
+        proof.state_build(folder / "wh", signer["builder"])
+        proof.add(staging, manifest.sha256, proof.built(folder / "wh"))
 
     times["stage"] = timed(staging, stage)
     cells = [(suite, python) for python in pythons for suite in SUITES]
     every = [make_verdict(manifest, suite=suite, python=python) for suite, python in cells]
-    for verdict in every:
-        verdicts.add(staging, verdict)
     gates = [
-        timed(staging, lambda v=verdict: evidence.add_result(staging, v, signer["runner"]))
+        timed(staging, lambda v=verdict: verdicts.add(staging, v, signer["runner"]))
         for verdict in every
     ]
     times["gate (the slowest of its cells)"] = max(gates)
@@ -101,8 +100,7 @@ def measure(folder: Path, pythons: tuple[str, ...], url: str) -> dict[str, tuple
 
     def promote() -> None:
         case = Case(trust=trust, channel="", family=staging.family, now=NOW)
-        readable = {item.sha256: item.verdict for item in found}
-        gathered = evidence.gather(staging, manifest, readable, case)
+        gathered = proof.gather(staging, manifest, found, case)
         proof.believed(found, gathered, shop.channel)
         bundle.append(
             proof.bundle(
@@ -110,13 +108,13 @@ def measure(folder: Path, pythons: tuple[str, ...], url: str) -> dict[str, tuple
                 signer=signer["promoter"], policy={},
             )
         )  # fmt: skip
-        proof.put(staging, manifest.sha256, bundle[0])
+        proof.put(staging, staging.bundle(files.sha256(bundle[0])), bundle[0])
 
     times["promote"] = timed(staging, promote)
     links = []
 
     def verify() -> None:
-        links.extend(chain.follow(manifest.built[0].sha256, bundle[0], trust, now=NOW))
+        links.extend(verifier.follow(manifest.built[0].sha256, bundle[0], trust, now=NOW))
 
     times["trust verify of one wheel"] = timed(staging, verify)
     assert all(link.holds for link in links), [str(link) for link in links if not link.holds]

@@ -134,3 +134,9 @@ def test_reading_a_small_file_takes_no_memory_for_the_largest(tmp_path):
         tracemalloc.stop()
     with pytest.raises(OSError, match="larger than"):
         files.read(tmp_path / "small", most=99)
+
+
+@pytest.mark.parametrize("held", [b"null", b"3", b"[1]", b"{", b"\xff"])
+def test_a_file_of_ours_that_holds_no_object_is_as_if_it_were_not_there(held, tmp_path):
+    (tmp_path / "kept.json").write_bytes(held)
+    assert files.read_json(tmp_path / "kept.json") == {}

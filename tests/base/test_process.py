@@ -161,6 +161,11 @@ def test_ctrl_c_is_a_commands_own_business_on_a_terminal_alone(tmp_path, tty):
         assert not Path(f"/proc/{begun.read_text()}").exists()
 
 
+def test_a_program_for_the_terminal_that_is_missing_is_one_error(runner):
+    with pytest.raises(HostError, match="nowhere: no such program"):
+        runner.interact(Command(argv=("nowhere",)))
+
+
 def test_a_daemon_that_keeps_the_pipe_does_not_hold_us(runner, tmp_path):
     code = (
         "import subprocess,sys;"

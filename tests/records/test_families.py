@@ -72,7 +72,7 @@ def test_a_rule_of_the_matrix_for_a_cpython_that_is_none_is_an_error(monkeypatch
     wrong = replace(matrix.FAMILIES["gfx90a"], policy=(*matrix.ONE_GPU[:1], rule))
     monkeypatch.setattr(matrix, "family", lambda _name: wrong)
     with pytest.raises(ConfigError, match=r"gfx90a: policy: unit: '3\.21': unknown Python version"):
-        families.named("gfx90a")
+        families.named("gfx90a", {})
 
 
 # Where sets of several families lie, and which place of a channel has a set.

@@ -580,15 +580,14 @@ def test_a_clock_that_is_off_writes_nothing_into_a_log(desk, monkeypatch) -> Non
 
 
 def test_another_public_address_is_one_finding_not_one_per_page(desk) -> None:
-    desk.shop.released(desk.folder / "a", pythons=("3.12",))
+    manifest = desk.shop.released(desk.folder / "a", pythons=("3.12",))
     place = replace(desk.shop.release, public_url="https://wheels.example.org")
     (problem,) = audit.check_pages(place, log.read(place, None))
     assert "pages name another address than https://wheels.example.org/v2/gfx90a/" in problem
-    entries = list(desk.shop.shown(place, "jaxlib"))
+    desk.shop.release = place
     wait = f"await    {place.url}: 5 min 0 s at most, until it shows it"
-    for action in Action:
-        waits = wait in operations.page_lines([place], entries, action)
-        assert waits is (action.adds or action.removes)
+    for action, waits in ((Action.ROLLBACK, True), (Action.YANK, False)):
+        assert (wait in desk.shop.change_plan(action, manifest).lines()) is waits
 
 
 def test_promotion_of_a_listed_set_puts_back_metadata_that_is_missing(desk) -> None:

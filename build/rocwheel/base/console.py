@@ -25,8 +25,8 @@ BAR: Final = 16  # columns of a live bar, which leaves room for what happens in 
 # ECMA-48, 8.3.117
 RED, YELLOW, BOLD, PLAIN = "\x1b[1;31m", "\x1b[33m", "\x1b[1m", "\x1b[0m"
 _ODD: Final = re.compile(r"[^\n\t -~]")  # may not be printable
-# What GitHub's runner obeys: `::` where a line begins, after blanks, and `##[` wherever it stands
-# (https://github.com/actions/runner, ActionCommand). The first character of it.
+# The first character of a workflow command, which is escaped: `::` at the start of a line, after
+# blanks, or `##[` anywhere (https://github.com/actions/runner, ActionCommand).
 _OBEYED: Final = r"(?m)^([ \t]*):(?=:)|#(?=#\[)"
 
 

@@ -36,6 +36,11 @@ class RocwheelError(Exception):
         self.hint = hint
         self.detail = detail
 
+    @property
+    def last_line(self) -> str:
+        """The last line of `detail`."""
+        return self.detail.strip().rpartition("\n")[2]
+
 
 @contextmanager
 def named(where: object, kind: type[RocwheelError], *, hint: str) -> Iterator[None]:
@@ -55,7 +60,7 @@ class FetchError(RocwheelError, exit_code=4, kind="fetch"):
 
 
 class CommandError(RocwheelError, exit_code=5, kind="command"):
-    """A program that rocwheel started failed."""
+    """A program that rocwheel started failed; `detail` is the end of what it printed."""
 
 
 class WheelError(RocwheelError, exit_code=6, kind="wheel"):

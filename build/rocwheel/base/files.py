@@ -153,7 +153,7 @@ def write(path: Path, data: bytes, *, mode: int | None = None) -> None:
         aside.replace(path)
     except BaseException as exc:
         remove(aside)
-        if isinstance(exc, OSError):  # a full disk names no file, others the one beside it
+        if isinstance(exc, OSError):  # ENOSPC names no file, other errors name the temporary one
             exc.filename, exc.filename2 = str(path), None
         raise
 
@@ -192,7 +192,7 @@ def write_json(path: Path, document: object) -> None:
 
 def read_json(path: Path) -> dict[str, Any]:
     """Return what `write_json` wrote; nothing where that cannot be read."""
-    with suppress(OSError, ValueError):
+    with suppress(OSError, ValueError, TypeError):  # TypeError: it holds no object
         return dict(json.loads(path.read_bytes()))
     return {}
 

@@ -21,7 +21,7 @@ from contextlib import contextmanager, nullcontext, suppress
 from dataclasses import dataclass, field
 from io import RawIOBase
 from pathlib import Path, PurePath, PurePosixPath
-from typing import IO, Final, NewType, Protocol
+from typing import IO, Any, Final, NewType, Protocol
 
 from rocwheel.base.errors import CommandError, HostError, Terminated
 
@@ -271,17 +271,19 @@ class HostRunner:
         With `stdout`, `output` gets only what stderr prints. `pass_fds` keep their numbers. The
         caller ends the process. Raises HostError when the program or its folder does not exist.
         """
+        return self._popen(
+            command,
+            stdin=stdin,
+            stdout=output if stdout is None else stdout,
+            stderr=subprocess.STDOUT if stdout is None else output,
+            start_new_session=True,
+            pass_fds=pass_fds,
+        )
+
+    def _popen(self, command: Command, **settings: Any) -> subprocess.Popen[bytes]:
+        cwd, env = str(command.cwd) if command.cwd else None, {**self._env, **command.env}
         try:
-            return subprocess.Popen(
-                command.argv,
-                cwd=str(command.cwd) if command.cwd else None,
-                env={**self._env, **command.env},
-                stdin=stdin,
-                stdout=output if stdout is None else stdout,
-                stderr=subprocess.STDOUT if stdout is None else output,
-                start_new_session=True,
-                pass_fds=pass_fds,
-            )
+            return subprocess.Popen(command.argv, cwd=cwd, env=env, **settings)
         except FileNotFoundError as exc:
             raise HostError(
                 f"{exc.filename or command.argv[0]}: no such program or folder",
@@ -294,18 +296,14 @@ class HostRunner:
 
     def interact(self, command: Command, /, *, tty: bool = False) -> int:
         """As `Runner.interact`; the command always gets our own terminal, `tty` or not."""
-        process = subprocess.Popen(
-            command.argv,
-            cwd=str(command.cwd) if command.cwd else None,
-            env={**self._env, **command.env},
-        )
+        process = self._popen(command)
         while True:
             try:
                 return process.wait()
             except KeyboardInterrupt as exc:
                 if tty and not isinstance(exc, Terminated):
                     continue
-                process.terminate()  # which it may not have heard of
+                process.terminate()  # SIGTERM and SIGHUP reached only us, not the child
                 with suppress(subprocess.TimeoutExpired):
                     process.wait(GRACE_SECONDS[0])
                 process.kill()

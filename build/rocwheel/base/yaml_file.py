@@ -135,9 +135,7 @@ def parse(text: str, *, name: str) -> Document:
         where = f"{name}:{mark.line + 1}:{mark.column + 1}" if mark else name
         since = f" since {begun.line + 1}:{begun.column + 1}" if begun else ""
         context = f"{exc.context}{since}: " if exc.context else ""
-        hint = (
-            "write valid YAML there; text that contains `: ` or begins with @, ` or * needs quotes"
-        )
+        hint = "write valid YAML there; text with `: `, or with @, ` or * in front, needs quotes"
         raise ConfigError(f"{where}: {context}{exc.problem}", hint=hint) from exc
     except UnicodeEncodeError as exc:
         raise ConfigError(f"{name}: not UTF-8 text: {exc.reason}", hint="save it as UTF-8") from exc

@@ -12,7 +12,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Final, Literal
 
-from rocwheel.base import files
+from rocwheel.base import files, yaml_file
 from rocwheel.base.console import Console, Unit, silent
 from rocwheel.base.download import Client, Retry, has_password, save, without_secrets
 from rocwheel.base.errors import CommandError, ConfigError, HostError
@@ -48,6 +48,11 @@ class Releases(Value, frozen=True, kw_only=True):
     schema: Literal[1] = 1
     url: str  # template: {version} and {platform}
     releases: Mapping[str, Mapping[str, Digest]]
+
+    @classmethod
+    def of(cls, ci: Path) -> "Releases":
+        """Read the table. Raises ConfigError that says where and what."""
+        return yaml_file.read(ci / "bazel_binaries.yaml", cls)
 
     def __post_init__(self) -> None:
         """Refuse a template without what differs between releases."""
@@ -249,16 +254,16 @@ def identity(path: str, workspace: Path, runner: Runner) -> str:
     """
     cwd = workspace if workspace.is_dir() else None  # a dry run may not have it yet
     try:
-        said = runner.capture(Command(argv=(path, "--version"), cwd=cwd, timeout=120)).strip()
+        printed = runner.capture(Command(argv=(path, "--version"), cwd=cwd, timeout=120)).strip()
     except CommandError as exc:
         why = _COLOURS.sub("", exc.detail).strip().partition("\n")[0] or str(exc)
         raise HostError(
             f"{path}: does not run: {why}", hint="name another with --bazel-path"
         ) from exc
-    match = re.match(r"bazel (\S+)", said)
+    match = re.match(r"bazel (\S+)", printed)
     if match is None:
         raise HostError(
-            f"{path}: is no Bazel, it says {said!r}", hint="name another with --bazel-path"
+            f"{path}: is no Bazel, it says {printed!r}", hint="name another with --bazel-path"
         )
     return UNKNOWN if match[1] == "no_version" else match[1]
 

@@ -48,8 +48,8 @@ from rocwheel.records.manifest import InvocationRecord, TimedAction
 
 Fetched: TypeAlias = dict[str, dict[str, dict[str, str]]]  # repository -> URL -> digest
 POLL_SECONDS: Final = 0.2
-# Without an event, until cache and executor are asked whether they still answer; twice they must
-# not. Bazel itself waits for 60 s for each action, and tries gRPC five times.
+# After so long without an event, cache and executor are asked whether they answer; after two
+# failures Bazel is killed. By itself it waits 60 s for each action, and tries gRPC five times.
 QUIET_SECONDS: Final = 20.0
 # Bazel that counts cache hits in its build metrics: https://github.com/bazelbuild/bazel/issues/7714
 RUNNER_COUNTS_SINCE: Final = (5,)
@@ -127,12 +127,14 @@ def build(
     warnings = list[str]()
     with _ready(invocation, runner, console) as (answering, notes):
         now = answering
-        once = partial(_run, files=files, warnings=warnings, runner=runner, console=console)
-        once = partial(once, secrets=invocation.spec.remote.secrets)  # of what was asked for
+        secrets = invocation.spec.remote.secrets  # of what was asked for
+        once = partial(
+            _run, files=files, warnings=warnings, runner=runner, console=console, secrets=secrets
+        )
         read, failure = once(now)
         own = read.problems or any(item.code in OWN_FAILURES for item in read.failed)
         if failure and now.spec.remote.options and not own:
-            why = failure.detail.strip().rpartition("\n")[2]
+            why = failure.last_line
             notes.append(f"built again without remote cache and executor: {failure}: {why}")
             console.warn(notes[-1])
             now = invocation.locally()
@@ -204,19 +206,19 @@ def price(invocation: BazelInvocation, *, runner: Runner, console: Console) -> I
 
 @contextmanager
 def _ready(
-    of: BazelInvocation, runner: Runner, console: Console
+    invocation: BazelInvocation, runner: Runner, console: Console
 ) -> Iterator[tuple[BazelInvocation, list[str]]]:
     """Hold the output base; yield the invocation without remote parts that do not answer, and why.
 
     What its startup options name is written. Raises HostError for a Bazel that is no release.
     """
-    base = runner.host(of.spec.output_base)
+    base = runner.host(invocation.spec.output_base)
     waiting = partial(console.info, "   waiting for another build of this tree")
     with locked(base.with_name(base.name + ".lock"), waiting=waiting):
-        usable, notes = ask(of.spec.remote)
-        now = replace(of, spec=replace(of.spec, remote=usable))
+        usable, notes = ask(invocation.spec.remote)
+        now = replace(invocation, spec=replace(invocation.spec, remote=usable))
         if not now.spec.remote.options:  # nothing left needs the headers
-            now = of.locally()
+            now = invocation.locally()
         write_headers(now.spec.remote, base.parent)
         if now.spec.certificates:
             now.spec.certificates.write(base.parent)
@@ -227,23 +229,23 @@ def _ready(
         yield now, notes
 
 
-def _check_release(of: BazelInvocation, base: Path, runner: Runner) -> None:
+def _check_release(invocation: BazelInvocation, base: Path, runner: Runner) -> None:
     """Refuse a Bazel that is no release where the tree names one. Raises HostError.
 
     Such a Bazel gives rules no version (`native.bazel_version` is empty), and bazel_features takes
     it for the newest: https://github.com/bazel-contrib/bazel_features. The answer is kept.
     """
-    program, memo = of.spec.bazel.path, base / RELEASE
+    program, memo = invocation.spec.bazel.path, base / RELEASE
     status = files.status(Path(str(program))) if not runner.isolated else None
     key = [str(program), *([status.st_size, status.st_mtime_ns] if status else [])]
     kept = read_json(memo)
     known = kept.get("release") if kept.get("program") == key else None
     if known is None:
         try:
-            known = runner.capture(of.ask("info", "release")).strip()
+            known = runner.capture(invocation.ask("info", "release")).strip()
         except CommandError as exc:
             raise HostError(
-                f"{program}: does not start: {exc.detail.strip().rpartition(chr(10))[2] or exc}",
+                f"{program}: does not start: {exc.last_line or exc}",
                 hint=START_HINT,
             ) from exc
         write_json(memo, {"program": key, "release": known})
@@ -258,21 +260,21 @@ def _check_release(of: BazelInvocation, base: Path, runner: Runner) -> None:
 
 
 def _needed(
-    of: BazelInvocation, read: BuildEvents, runner: Runner, console: Console
+    invocation: BazelInvocation, read: BuildEvents, runner: Runner, console: Console
 ) -> dict[WheelKind, tuple[Repository, ...]]:
     """Return the repositories of each wheel; Bazel is asked again only when something was made.
 
     They follow from what the tree says and which options were in force. Where neither changed and
     no action ran, the last answer holds.
     """
-    base, root = runner.host(of.spec.output_base), runner.host(of.spec.workspace)
+    base, root = runner.host(invocation.spec.output_base), runner.host(invocation.spec.workspace)
     texts = [path.read_bytes() for name in DEFINING for path in sorted(root.glob(name))]
-    key = sha256(b"\0".join([of.key.encode(), *map(str.encode, read.options), *texts]))
+    key = sha256(b"\0".join([invocation.key.encode(), *map(str.encode, read.options), *texts]))
     memo = base / REPOSITORIES
     known = read_json(memo).get(key) if not read.actions and not read.fetched else None
     if known:
         return {WheelKind(name): tuple(Repository(*row) for row in rows) for name, rows in known}
-    asked = _ask_needed(of, read.options, runner, console)
+    asked = _ask_needed(invocation, read.options, runner, console)
     if not any(row.name == NOT_KNOWN for rows in asked.values() for row in rows):
         kept = dict(list(read_json(memo).items())[-KEPT:])
         write_json(memo, {**kept, key: [[kind.value, rows] for kind, rows in asked.items()]})
@@ -280,28 +282,30 @@ def _needed(
 
 
 def _ask_needed(
-    of: BazelInvocation, options: Sequence[str], runner: Runner, console: Console
+    invocation: BazelInvocation, options: Sequence[str], runner: Runner, console: Console
 ) -> dict[WheelKind, tuple[Repository, ...]]:
     try:
-        return needed(of, options, runner)
+        return needed(invocation, options, runner)
     except CommandError as exc:  # what a wheel lists is no reason to lose it
-        why = _hidden(exc.detail.rpartition("\n")[2], of.spec.remote.secrets)
+        why = _hidden(exc.last_line, invocation.spec.remote.secrets)
         console.warn(f"Bazel does not say which repositories the wheels depend on: {why}")
         unknown = Repository(NOT_KNOWN, "the repositories that Bazel made it from")
-        return dict.fromkeys(of.kinds, (unknown,))
+        return dict.fromkeys(invocation.kinds, (unknown,))
     except BaseException:
-        shutdown(of, runner=runner)
+        shutdown(invocation, runner=runner)
         raise
 
 
-def _remember(of: BazelInvocation, log: Path, urls: set[str], runner: Runner, since: float) -> None:
+def _remember(
+    invocation: BazelInvocation, log: Path, urls: set[str], runner: Runner, since: float
+) -> None:
     """Add what this run fetched to what is known of the output base.
 
     A rule names URLs and a digest; an event names a fetched URL (a mirror's ends like the rule's
     own). The time of a file in the repository cache shows that it was used, maybe by others. A
     file that was neither fetched nor used has failed.
     """
-    base, cache = runner.host(of.spec.output_base), of.spec.caches.repository
+    base, cache = runner.host(invocation.spec.output_base), invocation.spec.caches.repository
     stored = runner.host(cache).glob("content_addressable/*/*/file") if cache else ()
     entries = [file.parent for file in stored if file.stat().st_mtime >= since]
     used = {f"{entry.parent.name}:{entry.name}": entry for entry in entries}
@@ -336,9 +340,9 @@ def shutdown(invocation: BazelInvocation, *, runner: Runner) -> None:
         _kill(invocation, runner)
 
 
-def _kill(of: BazelInvocation, runner: Runner) -> None:
+def _kill(invocation: BazelInvocation, runner: Runner) -> None:
     """Kill the server of an output base; the client then ends as well."""
-    base = runner.host(of.spec.output_base)
+    base = runner.host(invocation.spec.output_base)
     with suppress(OSError, ValueError, CommandError):
         if runner.isolated:
             pid = int((base / "server" / "server.pid.txt").read_text())
@@ -350,7 +354,7 @@ def _kill(of: BazelInvocation, runner: Runner) -> None:
 def forget(invocation: BazelInvocation, *, runner: Runner) -> None:
     """Remove what Bazel unpacked, which names its place by links: it would not work elsewhere.
 
-    Kept is what was fetched for it, since Bazel says so once.
+    The list of downloads is kept: Bazel reports each of them only once.
     """
     shutdown(invocation, runner=runner)
     base = runner.host(invocation.spec.output_base)
@@ -379,8 +383,8 @@ def _run(
         "--curses=no",
         "--show_progress_rate_limit=1",
         f"--experimental_workspace_rules_log_file={runner.path(files.rules)}",
+        *more,
     ]
-    options += more
     if invocation.spec.bazel.release < RUNNER_COUNTS_SINCE:  # or unknown
         options.append(f"--execution_log_json_file={runner.path(files.spawns)}")
     command = invocation.command_line(*options)
@@ -486,7 +490,7 @@ def _following(
     over = threading.Event()
 
     def follow() -> None:
-        pending, at, last, heard = b"", 0, False, time.monotonic()
+        pending, at, last, last_event = b"", 0, False, time.monotonic()
         while not last:
             last = over.wait(POLL_SECONDS)  # before reading: what was written by then is read
             if path.exists():  # Bazel came that far
@@ -497,11 +501,11 @@ def _following(
                 for line in lines:
                     read.feed(line.decode(errors="replace"))
                 if lines:
-                    heard = time.monotonic()
+                    last_event = time.monotonic()
                     changed()
-            if not last and time.monotonic() > heard + QUIET_SECONDS:
+            if not last and time.monotonic() > last_event + QUIET_SECONDS:
                 quiet()
-                heard = time.monotonic()
+                last_event = time.monotonic()
 
     with ThreadPoolExecutor(max_workers=1) as pool:
         following = pool.submit(follow)

@@ -201,9 +201,9 @@ def read_asked(log: Path) -> Iterator[tuple[str, tuple[str, ...], str]]:
             whole = dict(fields(event))
             for kind, integrity in ((4, 5), (5, 6)):  # download, download_and_extract
                 asked = [(key, body.decode()) for key, body in fields(whole.get(kind, b""))]
-                said = dict(asked)
-                algorithm, _, encoded = said.get(integrity, "").partition("-")
-                digest = said.get(3, "").lower() or base64.b64decode(encoded).hex()
+                values = dict(asked)
+                algorithm, _, encoded = values.get(integrity, "").partition("-")
+                digest = values.get(3, "").lower() or base64.b64decode(encoded).hex()
                 if urls := tuple(text for key, text in asked if key == 1):
                     known = f"{algorithm or 'sha256'}:{digest}" if digest else ""
                     yield whole.get(2, b"").decode(), urls, known

@@ -1,7 +1,7 @@
 """From a build specification to Bazel's command lines, as values.
 
-Everything that Bazel learns stands in its argv: no rc file is written, nothing is put into the
-checkout (no `bazel-*` links, output base and caches in the user's cache folder). Neither the
+Everything but secret headers stands in Bazel's argv, and nothing is put into the checkout (no
+`bazel-*` links; output base and caches are in the user's cache folder). Neither the
 user's `~/.bazelrc` nor the system's `/etc/bazel.bazelrc` is read. What cannot work is refused here,
 before Bazel starts.
 """
@@ -52,9 +52,7 @@ class BuildSpec(Plain, frozen=True, kw_only=True):
 
     bazel: BazelBinary
     workspace: GuestPath
-    tree_key: str = (
-        ""  # the tree's identity where all are mounted at one place; "" is the workspace
-    )
+    tree_key: str = ""  # identity of a tree that is mounted where all are; "" is the workspace
     layout: Layout
     version_class: VersionClass
     jax_version: str
@@ -70,13 +68,11 @@ class BuildSpec(Plain, frozen=True, kw_only=True):
     wheel_suffix: str = ""  # of a release: `+rocm7.10.0`, `.post1`
     git_hash: str = ""  # of the tree; written into version.py
     xla_dir: GuestPath | None = None
-    modules: bool | None = False  # whether bzlmod is on; None: and there is no WORKSPACE
+    modules: bool | None = False  # bzlmod is on; None: it is, and the tree has no WORKSPACE
     caches: Caches
     remote: Remote = LOCAL
     certificates: Certificates | None = None  # that Bazel's JVM trusts in place of its own
-    wants_release: bool = (
-        False  # the tree names a Bazel release, which a development version is not
-    )
+    wants_release: bool = False  # the tree names a Bazel release, so no development version
     startup_options: tuple[str, ...] = ()
     options: tuple[str, ...] = ()  # given last, so they win
 

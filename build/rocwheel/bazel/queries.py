@@ -47,22 +47,24 @@ REMOTE: Final = (
 )
 
 
-def estimate(of: BazelInvocation, runner: Runner) -> Iterator[str]:
+def estimate(invocation: BazelInvocation, runner: Runner) -> Iterator[str]:
     """Yield lines on what an invocation costs. Bazel loads and analyses it. Raises CommandError."""
-    wanted = " + ".join(f"deps({label})" for label in of.targets.values())
-    has_summary = of.spec.bazel.release >= SUMMARY_SINCE
+    wanted = " + ".join(f"deps({label})" for label in invocation.targets.values())
+    has_summary = invocation.spec.bazel.release >= SUMMARY_SINCE
     form = ("--output=summary",) if has_summary else ("--output=text", "--noinclude_commandline")
-    said = runner.capture(of.ask("aquery", *of.options, *form, wanted, timeout=3600))
-    actions = counted(said)
+    summary = runner.capture(
+        invocation.ask("aquery", *invocation.options, *form, wanted, timeout=3600)
+    )
+    actions = counted(summary)
     total = sum(actions.values())
     most = [f"{number:,} {name}" for name, number in actions.most_common(SHOWN)]
     others = total - sum(number for _, number in actions.most_common(SHOWN))
-    yield f"{of.title}: at most {total:,} actions"
+    yield f"{invocation.title}: at most {total:,} actions"
     yield f"  {', '.join([*most, *([f'{others:,} others'] if others else [])])}"
-    builds = earlier(of, runner)
-    said, is_cold = compared(of, builds)
-    yield f"  disk cache: {said}"
-    if of.spec.remote.cache:
+    builds = earlier(invocation, runner)
+    comparison, is_cold = compared(invocation, builds)
+    yield f"  disk cache: {comparison}"
+    if invocation.spec.remote.cache:
         yield f"  {REMOTE}"
     timed = max(builds, key=lambda row: int(row["executed"]), default={"executed": 0})
     if not timed["executed"]:
@@ -75,20 +77,20 @@ def estimate(of: BazelInvocation, runner: Runner) -> Iterator[str]:
         )
 
 
-def counted(said: str) -> Counter[str]:
+def counted(summary: str) -> Counter[str]:
     """Return the number of actions by mnemonic, of either form of aquery's output."""
-    listed = said.partition("Mnemonics:\n")[2].partition("\n\n")[0]
+    listed = summary.partition("Mnemonics:\n")[2].partition("\n\n")[0]
     by_name = re.findall(r"^  (\S+): (\d+)$", listed, re.MULTILINE)
     own = Counter({name: int(number) for name, number in by_name})
-    own = own or Counter(re.findall(r"^  Mnemonic: (\S+)$", said, re.MULTILINE))
+    own = own or Counter(re.findall(r"^  Mnemonic: (\S+)$", summary, re.MULTILINE))
     return Counter({name: number for name, number in own.items() if name not in UNRUN})
 
 
-def compared(of: BazelInvocation, builds: list[dict[str, Any]]) -> tuple[str, bool]:
+def compared(invocation: BazelInvocation, builds: list[dict[str, Any]]) -> tuple[str, bool]:
     """Say what the disk cache has of an invocation, and whether that is nothing."""
-    if of.spec.caches.disk is None:
+    if invocation.spec.caches.disk is None:
         return "none is used", True
-    now, wheels = _facts(of), {kind.value for kind in of.kinds}
+    now, wheels = _facts(invocation), {kind.value for kind in invocation.kinds}
     for row in builds:  # one of more wheels has all of these
         if {*row["facts"]["wheels"].split()} >= wheels:
             row["facts"]["wheels"] = now["wheels"]
@@ -111,41 +113,43 @@ def compared(of: BazelInvocation, builds: list[dict[str, Any]]) -> tuple[str, bo
     return f"{other}: has {SHARED[names[0]]}", False
 
 
-def earlier(of: BazelInvocation, runner: Runner) -> list[dict[str, Any]]:
+def earlier(invocation: BazelInvocation, runner: Runner) -> list[dict[str, Any]]:
     """Return the builds that the disk cache is known to have, oldest first."""
-    disk = of.spec.caches.disk
+    disk = invocation.spec.caches.disk
     return list(read_json(runner.host(disk) / BUILDS).get("builds", ())) if disk else []
 
 
-def remember(of: BazelInvocation, done: InvocationRecord, runner: Runner, *, when: str) -> None:
+def remember(
+    invocation: BazelInvocation, done: InvocationRecord, runner: Runner, *, when: str
+) -> None:
     """Add a build that made something to what is known of the disk cache."""
     actions = done.actions_executed + done.cache_hits
-    if of.spec.caches.disk is None or not actions:
+    if invocation.spec.caches.disk is None or not actions:
         return
     row = {
-        "facts": _facts(of),
+        "facts": _facts(invocation),
         "actions": actions,
         "executed": done.actions_executed,
         "milliseconds": done.milliseconds,
         "when": when,
     }
-    folder = runner.host(of.spec.caches.disk)
+    folder = runner.host(invocation.spec.caches.disk)
     folder.mkdir(parents=True, exist_ok=True)
-    write_json(folder / BUILDS, {"builds": [*earlier(of, runner), row][-KEPT:]})
+    write_json(folder / BUILDS, {"builds": [*earlier(invocation, runner), row][-KEPT:]})
 
 
-def _facts(of: BazelInvocation) -> dict[str, str]:
-    spec, compiler = of.spec, of.spec.compiler
+def _facts(invocation: BazelInvocation) -> dict[str, str]:
+    spec, compiler = invocation.spec, invocation.spec.compiler
     rocm = {"ROCm": f"{spec.rocm} {spec.rocm_root}", "gfx targets": ",".join(spec.gfx_targets)}
     return {
-        **(rocm if any(kind.needs_rocm for kind in of.kinds) else {}),
+        **(rocm if any(kind.needs_rocm for kind in invocation.kinds) else {}),
         "compiler": f"{compiler.kind} {compiler.cc or ''} {compiler.digest[:12]}",
         "Bazel": spec.bazel.version,
         "set of Bazel options": " ".join((spec.cpu_features, *spec.options)),
         "JAX": spec.git_hash or f"{spec.jax_version} {spec.workspace}",
         "XLA": str(spec.xla_dir or ""),
-        "wheels": " ".join(kind.value for kind in of.kinds),
-        "CPython": str(of.python),
+        "wheels": " ".join(kind.value for kind in invocation.kinds),
+        "CPython": str(invocation.python),
     }
 
 
@@ -177,20 +181,22 @@ class Repository(NamedTuple):
 
 
 def needed(
-    of: BazelInvocation, parsed: Sequence[str], runner: Runner
+    invocation: BazelInvocation, parsed: Sequence[str], runner: Runner
 ) -> dict[WheelKind, tuple[Repository, ...]]:
     """Return what each wheel of a finished build depends on, without folders of this machine.
 
     `parsed` are the options that the build had, those of rc files too. Raises CommandError.
     """
-    with_modules = of.spec.bazel.release >= BAZEL_WITH_MODULES
+    with_modules = invocation.spec.bazel.release >= BAZEL_WITH_MODULES
     form = ("--output=label", *(("--consistent_labels",) if with_modules else ()))
     here = {text.split("=")[1] for text in parsed if text.startswith("--override_repository=")}
     used = {}
-    for kind, label in of.targets.items():
-        labels = runner.capture(of.ask("cquery", *of.options, *form, f'deps("{label}")'))
+    for kind, label in invocation.targets.items():
+        labels = runner.capture(
+            invocation.ask("cquery", *invocation.options, *form, f'deps("{label}")')
+        )
         used[kind] = sorted({*_NAMED.findall(labels)} - here - {"bazel_tools"})
-    flags = base64.b64decode(runner.capture(of.ask("help", "flags-as-proto")))
+    flags = base64.b64decode(runner.capture(invocation.ask("help", "flags-as-proto")))
     infos = [[*fields(flag)] for _, flag in fields(flags)]  # FlagInfo in bazel_flags.proto
     known = {dict(info)[1].decode() for info in infos if (4, b"query") in info}
     names = ((text, _LOADING.match(text)) for text in parsed)
@@ -198,12 +204,12 @@ def needed(
     defined = dict[str, Definition]()
     # Bazel 9 has no WORKSPACE, and a tree of WORKSPACE has no modules.
     with suppress(*((CommandError,) if with_modules else ())):
-        text = runner.capture(of.ask("query", *shared, "--output=build", "//external:*"))
+        text = runner.capture(invocation.ask("query", *shared, "--output=build", "//external:*"))
         defined.update(_read(text))
     others = {f"@@{name}" for name in itertools.chain(*used.values()) if name not in defined}
     if with_modules and others:
         with suppress(CommandError):
-            text = runner.capture(of.ask("mod", "show_repo", *shared, *sorted(others)))
+            text = runner.capture(invocation.ask("mod", "show_repo", *shared, *sorted(others)))
             defined.update(_read(text))
     listed = {name: _repository(name, defined.get(name)) for own in used.values() for name in own}
     return {
@@ -240,6 +246,6 @@ def _repository(name: str, definition: Definition | None) -> Repository | None:
         "download_url": without_secrets(url),
         "vcs_url": f"git+{without_secrets(remote)}" if remote else "",
     }
-    said = {key: text for key, text in asked.items() if text}
-    purl = PackageURL(kind, name=own, version=version or None, qualifiers=said)
+    qualifiers = {key: text for key, text in asked.items() if text}
+    purl = PackageURL(kind, name=own, version=version or None, qualifiers=qualifiers)
     return Repository("fetched", name, version, str(purl))

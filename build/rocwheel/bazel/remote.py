@@ -23,17 +23,16 @@ from pathlib import Path, PurePath
 from typing import TYPE_CHECKING, Final
 from urllib.parse import urlsplit
 
-from rocwheel.base import files
+from rocwheel.base import errors, files
 from rocwheel.base.download import reason, session
 from rocwheel.base.errors import ConfigError
-from rocwheel.base.process import GuestPath
+from rocwheel.base.process import CA_BUNDLES, GuestPath
 from rocwheel.base.values import Plain, replace
 from rocwheel.records.build_options import RemoteOptions
 
 if TYPE_CHECKING:
     from cryptography import x509
 
-VARIABLES: Final = ("SSL_CERT_FILE", "REQUESTS_CA_BUNDLE", "CURL_CA_BUNDLE")
 PASSWORD: Final = "changeit"  # noqa: S105 - the JVM wants one; certificates are public
 OPTION: Final = "--host_jvm_args=-Djavax.net.ssl.trustStore"
 
@@ -78,17 +77,13 @@ def in_use(environ: Mapping[str, str], *, options: tuple[str, ...] = ()) -> Cert
     A trust store among the user's own startup `options` is left alone. Raises ConfigError for a
     bundle that is missing or holds no certificate.
     """
-    named = next(((name, environ[name]) for name in VARIABLES if environ.get(name)), None)
+    named = next(((name, environ[name]) for name in CA_BUNDLES if environ.get(name)), None)
     if named is None or any(option.startswith(OPTION) for option in options):
         return None
     bundle = Path(named[1])
-    try:
+    hint = "name a CA bundle in PEM, or unset the variable"
+    with errors.named(f"{named[0]}={bundle}", ConfigError, hint=hint):
         data = bundle.read_bytes()
-    except OSError as exc:
-        raise ConfigError(
-            f"{named[0]}={bundle}: {exc.strerror or exc}",
-            hint="name a CA bundle in PEM, or unset the variable",
-        ) from exc
     _parsed(bundle, data)
     return Certificates(bundle=bundle, digest=files.sha256(data))
 

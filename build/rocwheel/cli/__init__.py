@@ -124,9 +124,9 @@ def command_line(app: App, line: str) -> str:
     wanted = {"channel", "store", "channels_file", "family_file", "family", "manifest"}
     if app.context and app.context.command is command:
         wanted.add("signer")  # who runs another command may be another person
-    said = {word.partition("=")[0] for word in rest.split()}
+    given = {word.partition("=")[0] for word in rest.split()}
     params = {p.name: p for p in command.params if p.name} if command else {}
-    wanted -= {name for name, param in params.items() if said.intersection(param.opts)}
+    wanted -= {name for name, param in params.items() if given.intersection(param.opts)}
     words = tuple(shown_setting("", word) for word in given_words(app, wanted & params.keys()))
     families = [word for word in words if word.startswith("--family=")]
     if "," in ",".join(families) and not getattr(params["family"].type, "many", True):
@@ -153,12 +153,8 @@ def _identity(app: App) -> tuple[str, bool]:
     if os.path.exists(f"{root}/.git"):  # noqa: PTH110
         from rocwheel.base.process import Command
 
-        safe = (
-            "-c",
-            "safe.directory=*",
-            "-c",
-            "core.fsmonitor=false",
-        )  # as `rocwheel.base.git` asks
+        # as `rocwheel.base.git` asks
+        safe = ("-c", "safe.directory=*", "-c", "core.fsmonitor=false")
         how = ("--no-optional-locks", "status", "--porcelain=2", "--branch")
         with suppress(RocwheelError):
             asked = Command(argv=("git", "-C", root, *safe, *how))
@@ -335,9 +331,8 @@ def main(argv: Sequence[str] | None = None) -> int:
     for number in (signal.SIGTERM, signal.SIGHUP):
         signal.signal(number, _interrupt)
     try:
-        if (
-            "_ROCWHEEL_COMPLETE" in app.environ
-        ):  # a press of Tab: running the line shows what is wrong with it
+        # After a press of Tab nothing is refused: running the line shows what is wrong with it.
+        if "_ROCWHEEL_COMPLETE" in app.environ:
             from rocwheel.cli.known import answer
 
             return answer(ci_build, app)
@@ -425,7 +420,7 @@ def _usage(app: App, exc: click.ClickException) -> int:
         near = "check its permissions; "
     message = shown_setting("", " ".join(text.split()))
     error = RocwheelError(message, hint=f"{near}see {command} --help")
-    _tell(app, "usage", error, cause=exc)
+    _report(app, "usage", error, cause=exc)
     return exc.exit_code
 
 
@@ -442,11 +437,11 @@ def _fail(app: App, error: RocwheelError) -> int:
         trace = "".join(traceback.format_exception(error)).splitlines()
         with suppress(OSError):
             app.console.info("\n".join(shown_setting("", line) for line in trace))
-    _tell(app, error.kind, error)
+    _report(app, error.kind, error)
     return error.exit_code
 
 
-def _tell(app: App, kind: str, error: RocwheelError, cause: Exception | None = None) -> None:
+def _report(app: App, kind: str, error: RocwheelError, cause: Exception | None = None) -> None:
     """Print an error on stderr, with the variable or file that set the wrong value.
 
     With `--json` also on stdout. A stream that cannot be written changes no exit status.

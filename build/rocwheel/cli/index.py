@@ -87,16 +87,16 @@ def check(
     Requests are one for each entry of the log, and a few: files are compared by name and size.
     """
     resolver, where = _resolver(app, upstream, resolve=resolve), Target(app, target)
-    number, problems, places = 0, list[str](), _places(where, staging=staging)
+    number, problems, logs = 0, list[str](), []
     with app.console.progress("checking", unit=Unit.BYTES) as progress:
         tally = operations.Tally(progress)
-        for place in places:
+        for place in _places(where, staging=staging):
             checked = audit.check(place, download=download, count=tally)
             number += checked.files
+            logs.append((place, checked.state))
             problems += [as_called(text, app) for text in checked.problems]
             problems += resolver(place) if resolver else ()
     channel = trusting(app, where.channel)
-    logs = [(place, log.read(place)) for place in places]
     problems += stale(app, logs, channel, at_least)[0]
     # after a rollback nothing may be listed, and the log says so
     if not number and not problems and not any(state.sets for _, state in logs):
@@ -137,7 +137,7 @@ def repair(
     done = audit.plan_repairs(_places(Target(app, target), staging=staging), who, skip_entry)
     if not dry_run:
         done = [audit.apply_repair(planned) for planned in done]
-    _tell(app, done, "every page is as the log says", dry_run=dry_run)
+    _report(app, done, "every page is as the log says", dry_run=dry_run)
 
 
 @index.command("adopt")
@@ -157,10 +157,10 @@ def adopt(
         if planned.is_needed and not dry_run:
             operations.perform(planned.operation, planned.state)
         done.append(planned)
-    _tell(app, done, "the log knows every file", dry_run=dry_run)
+    _report(app, done, "the log knows every file", dry_run=dry_run)
 
 
-def _tell(
+def _report(
     app: App, done: Sequence[audit.IndexRepair | audit.Adoption], nothing: str, *, dry_run: bool
 ) -> None:
     documents = [item.to_json(dry_run=dry_run) for item in done]

@@ -17,8 +17,6 @@ from rocwheel.cli.options import command
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from click.shell_completion import CompletionItem
-
     from rocwheel.release.index.channels import Channel
 
 Values: TypeAlias = Callable[[click.Context], Collection[str]]
@@ -37,8 +35,6 @@ class OneOf(click.types.StringParamType):
         self, ctx: click.Context, param: click.Parameter, incomplete: str
     ) -> list[CompletionItem]:
         """Return the values that begin as typed, after those that stand in the list already."""
-        from click.shell_completion import CompletionItem
-
         del param
         file = [CompletionItem(incomplete, type="file")] if self.or_file else []
         before, comma, last = incomplete.rpartition(",") if self.many else ("", "", incomplete)

@@ -7,12 +7,12 @@ from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
 from typing import Any
-from urllib.parse import urlsplit
 
 import click
 
 import amdgpu_family_matrix as matrix
 from rocwheel.base.choices import ALL
+from rocwheel.base.download import is_loopback
 from rocwheel.base.errors import ConfigError, StoreError
 from rocwheel.base.store import Store
 from rocwheel.base.store.file import FileStore
@@ -33,7 +33,6 @@ from rocwheel.release.trust.policy import Signer
 
 _target = partial(option, section="Target")
 _person = partial(option, section="Who and why")
-LOOPBACK = frozenset({"127.0.0.1", "::1", "localhost"})
 MAKES_STORE = "check --store; `stage WHEELHOUSE` makes a new one"
 SHORTEST = 6  # digits of a manifest's SHA-256 that may stand for it
 
@@ -81,7 +80,7 @@ class FamiliesOptions(StoreOptions):
         endpoint = next(filter(None, named), "")
         is_folder = chosen is None or chosen.store.startswith("file:")
         # a bucket of a server on loopback is on this machine, too
-        if not (is_folder or urlsplit(endpoint).hostname in LOOPBACK):
+        if not (is_folder or is_loopback(endpoint)):
             what = f"{self.family_file}: families of a file go into a store of this machine only"
             hint = "give --store file:///folder, or a channel whose store is on this machine"
             raise ConfigError(what, hint=hint)
@@ -238,7 +237,7 @@ class Target:
             must_exist(self.channel, self.store)
 
     def _named(self, name: str) -> matrix.Family:
-        return self.own.get(name) or families.named(name, tuple(self.own))
+        return families.named(name, self.own)
 
     @property
     def family(self) -> matrix.Family:
@@ -378,5 +377,4 @@ def owners(named: Mapping[str, Channel], channel: Channel) -> dict[str, Channel]
 
 def family_of(app: App, options: TargetOptions) -> matrix.Family:
     """Return the family of --family: one of --family-file, or of the matrix. Raises ConfigError."""
-    own = options.own_families(app)
-    return own.get(options.family) or families.named(options.family, tuple(own))
+    return families.named(options.family, options.own_families(app))

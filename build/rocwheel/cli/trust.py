@@ -368,7 +368,7 @@ def show_rights(app: App, role: str, repository: str, target: TargetOptions) -> 
     """
     if repository and repository.count("/") != 1:
         raise ConfigError(f"--repository: {repository!r}: no repository", hint="write OWNER/NAME")
-    family = families.named(target.family).name if target.family else "*"
+    family = families.named(target.family, {}).name if target.family else "*"
     document = rights.policy(target.open(app), rights.ROLES[role], family=family)
     if repository:
         trust = rights.trust(rights.ROLES[role], repository)

@@ -9,7 +9,6 @@ import shutil
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any, Final
-from urllib.parse import urlsplit
 
 from msgspec import UNSET, to_builtins
 from packaging.utils import parse_wheel_filename
@@ -18,6 +17,7 @@ from rocwheel import bazel, rocm, source
 from rocwheel.base import files, git, parallel
 from rocwheel.base.console import Console
 from rocwheel.base.container import Mount
+from rocwheel.base.download import is_loopback
 from rocwheel.base.errors import ConfigError, HostError, WheelError
 from rocwheel.base.git import Source
 from rocwheel.base.here import Here
@@ -28,7 +28,6 @@ from rocwheel.dist import build_request, executor, wheelhouse
 from rocwheel.dist.build_request import Plan, Request
 from rocwheel.dist.executor import WHEELHOUSE, BuildEnvironment
 from rocwheel.dist.inputs import Inputs, gather
-from rocwheel.image.registry import is_loopback
 from rocwheel.records.install import rocm_extras
 from rocwheel.records.manifest import (
     BazelRecord,
@@ -273,7 +272,7 @@ def _manifest(inputs: Inputs, entries: tuple[WheelEntry, ...]) -> Manifest:
 
 def rocm_source(root: rocm.RocmRoot) -> RocmSource:
     """Return a ROCm as a manifest has it, with an address only where others can fetch it, too."""
-    is_local = is_loopback(urlsplit(root.delivery.url).netloc)
+    is_local = is_loopback(root.delivery.url)
     return RocmSource(
         version=str(root.version),
         header_version=root.facts.header_version,

@@ -211,8 +211,8 @@ def _check_linker(linker: str, compiler: str, programs: Programs) -> None:
     """
     name = f"ld.{linker}"
     asked = Command(argv=(compiler, f"-print-prog-name={name}"), timeout=60)
-    said = programs.runner.capture(asked).strip()
-    if not Path(said).is_absolute():
+    printed = programs.runner.capture(asked).strip()
+    if not Path(printed).is_absolute():
         debian, fedora = PACKAGES[name]
         raise HostError(
             f"{name}: {compiler} does not find it, and the ROCm toolchain links with it",
@@ -290,7 +290,7 @@ def check_programs(tree: source.SourceTree, programs: Programs) -> None:
         )
 
 
-def odd_options(planned: Plan, spec: bazel.BuildSpec) -> Iterator[str]:
+def option_warnings(planned: Plan, spec: bazel.BuildSpec) -> Iterator[str]:
     """Yield warnings about options that are probably mistakes."""
     home = planned.request.environ.get("HOME", "")
     family = planned.rocm.family

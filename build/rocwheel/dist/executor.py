@@ -67,7 +67,7 @@ class BuildEnvironment(Plain, frozen=True, kw_only=True):
     image: Found | None = None
     facts: ImageFacts | None = None
     already_inside: str = ""  # digest of the image we run in ourselves
-    dry: bool = False  # of a dry run: nothing that the image is asked is remembered
+    dry: bool = False  # a dry run: what the image answers is not cached
 
     @property
     def builder_image(self) -> str:
@@ -258,6 +258,8 @@ def _refuse_container_options(asked: Executor) -> None:
         "--container-sandbox": asked.sandbox,
         "--container-cpus": asked.cpus,
         "--container-memory": asked.memory,
+        "--container-shm": asked.shm != Executor.shm,
+        "--builder-recipe": asked.recipe != Executor.recipe,
     }
     option = next((name for name, value in given.items() if value), "")
     if option:
@@ -272,7 +274,7 @@ def _own_image(request: Request, runner: Runner) -> str:
 
     An image cannot hold its own digest, so the job that started the container gives it
     (`--builder-image sha256:…`, or a reference by digest that is looked up). Raises ConfigError
-    (R36) without it, or when the digest is another image's.
+    without it, or when the digest is another image's.
     """
     if not OWN_INPUTS.is_file():
         return ""

@@ -8,7 +8,7 @@ from typing import Final
 from packaging.version import Version
 
 from rocwheel import bazel, rocm, source
-from rocwheel.base import git, home, yaml_file
+from rocwheel.base import git, home
 from rocwheel.base.console import Console, silent
 from rocwheel.base.container import Mount
 from rocwheel.base.errors import ConfigError, HostError
@@ -66,9 +66,8 @@ def gather(
 ) -> Inputs:
     """Get and check the inputs of a build, before Bazel starts.
 
-    Without `fetch` nothing is fetched or written: a pin stands for sources that are not here,
-    engine and image are asked. It refuses and warns as a build does, as far as it can know, and a
-    build does so first.
+    Without `fetch` nothing is fetched or written, and a pin describes sources that are not here. It
+    refuses and warns as a build does, as far as is known. A build begins with it.
     """
     request, notes = planned.request, list[str]()
     console = here.console if fetch else silent()  # which shows no steps
@@ -79,7 +78,7 @@ def gather(
             notes.append(note)
             here.console.warn(note, once=True)
 
-    # facts of another release, which sources without a pin are taken to be like, refuse nothing
+    # Sources without a pin borrow the facts of another release, which refuse nothing.
     is_checked = bool(
         fetch
         and (planned.rocm.version or planned.rocm.origin is rocm.Origin.DIRECTORY)
@@ -97,8 +96,10 @@ def gather(
         warn(tree.warnings)
     executor.check(place, request, bazel_version=tree.bazel)
     place = place.with_tree(tree)
-    compiler, said = find_compiler(request, tree.version_class, place=place, runner=here.runner)
-    for note in said:
+    compiler, compiler_notes = find_compiler(
+        request, tree.version_class, place=place, runner=here.runner
+    )
+    for note in compiler_notes:
         console.info(note)
     version = _known_version(planned, fetch=fetch)
     spec = partial(specification, planned, tree, compiler=compiler)
@@ -127,7 +128,7 @@ def gather(
         compiler, remarks = _check(tree, final, place, here, request=request)
         warn(remarks)
     final = replace(final, compiler=compiler)
-    warn(checks.odd_options(planned, final))
+    warn(checks.option_warnings(planned, final))
     return Inputs(
         planned=planned,
         tree=tree,
@@ -136,7 +137,7 @@ def gather(
         rocm_root=where,
         spec=final,
         place=place,
-        notes=(*found, *said, *notes),
+        notes=(*found, *compiler_notes, *notes),
     )
 
 
@@ -231,7 +232,7 @@ def find_bazel(
         workspace=tree.workspace,
         runner=runner,
         downloads=bazel.Downloads(
-            releases=yaml_file.read(request.home.ci / "bazel_binaries.yaml", bazel.Releases),
+            releases=bazel.Releases.of(request.home.ci),
             folder=request.cache / "bazel-binaries",
             mirror=request.bazel_mirror,
             only_verified=request.locked,

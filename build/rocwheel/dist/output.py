@@ -125,14 +125,13 @@ def pasteable(command: Command, environ: Mapping[str, str]) -> str:
 
     A value that is not known yet is a variable, which an earlier line sets.
     """
-    env = {**base_env(environ), **command.env}
-    line = " ".join(["env", "-i", *_settings(env), *map(_word, command.argv)])
+    env = sorted({**base_env(environ), **command.env}.items())
+    settings = (
+        f'{name}="${name}"' if has_password(value) else f"{name}={shlex.quote(value)}"
+        for name, value in env
+    )
+    line = " ".join(["env", "-i", *settings, *map(_word, command.argv)])
     return f"(cd {_word(str(command.cwd))} && {line})" if command.cwd else line
-
-
-def _settings(env: Mapping[str, str]) -> Iterator[str]:
-    for name, value in sorted(env.items()):
-        yield f'{name}="${name}"' if has_password(value) else f"{name}={shlex.quote(value)}"
 
 
 def writing(path: Path, lines: Sequence[str]) -> Iterator[str]:

@@ -6,7 +6,7 @@ from contextlib import AbstractContextManager, contextmanager
 from pathlib import Path
 from typing import Any, Final
 
-from rocwheel.base import git, yaml_file
+from rocwheel.base import git
 from rocwheel.base.console import size
 from rocwheel.base.container import PLACE, ContainerEngine, headline, scratch
 from rocwheel.base.container.engine import Trouble, meaning
@@ -36,10 +36,10 @@ class Made(Plain, frozen=True, kw_only=True):
     is_new: bool
 
     def refuse_heavy(self, most: int) -> None:
-        """Hold the image against a budget in bytes. Raises ConfigError."""
-        if self.image.size > most:
+        """Hold the image against a budget in MiB. Raises ConfigError."""
+        if self.image.size > most << 20:
             raise ConfigError(
-                f"{self.name}: {size(self.image.size)}, its budget is {size(most)}",
+                f"{self.name}: {size(self.image.size)}, its budget is {most} MiB",
                 hint=f"look at its layers ({self.image.identity[:19]}: history), or raise its "
                 "budget in ci/images.yaml; nothing was pushed",
             )
@@ -175,7 +175,7 @@ def builder(options: BuilderOptions, engine: ContainerEngine, here: Here) -> Mad
         runner=here.runner,
         console=here.console,
         locked=options.locked,
-        otherwise="choose another: --base",
+        alternative="choose another: --base",
     )
     inputs = recipe.builder_inputs(
         chosen, checkout=here.home.sources, base=base.config, bazel=binary
@@ -213,7 +213,7 @@ def _builder_build(
         recipe.copy_tool(checkout, context / "tool")
         (context / "bazel").mkdir()
         if chosen.bazel:  # by SHA-256
-            table = _bazels(here.home)
+            table = Releases.of(here.home.ci)
             downloads = Downloads(
                 releases=table,
                 folder=here.cache / "bazel-binaries",
@@ -260,8 +260,4 @@ def push_builder(
 
 def _builder(name: str, home: Home) -> tuple[BuilderRecipe, str]:
     chosen = recipe.builder(home.ci, name)
-    return chosen, _bazels(home).find(chosen.bazel).sha256 if chosen.bazel else ""
-
-
-def _bazels(home: Home) -> Releases:
-    return yaml_file.read(home.ci / "bazel_binaries.yaml", Releases)
+    return chosen, Releases.of(home.ci).find(chosen.bazel).sha256 if chosen.bazel else ""

@@ -262,8 +262,7 @@ def resolve(
             runner.run(asked)
         except CommandError as exc:
             raise WheelError(
-                f"no wheels for CPython {where.python}, glibc {where.glibc}: "
-                f"{exc.detail.strip().rpartition(chr(10))[2]}",
+                f"no wheels for CPython {where.python}, glibc {where.glibc}: {exc.last_line}",
                 hint="compare the set's requirements with what the index has",
                 detail=exc.detail,
             ) from exc

@@ -95,7 +95,7 @@ class ImageFacts(Value, frozen=True, kw_only=True):
     def lacks(self, *, compiler: str, bazel: str, architecture: str) -> tuple[str, ...]:
         """Return everything that a build needs and this image lacks."""
         missing = []
-        if architecture not in {self.architecture, ""}:
+        if architecture != self.architecture:
             missing.append(f"it is for {self.architecture}, this machine is {architecture}")
         if self.bazel(bazel) is None:
             missing.append(f"Bazel {bazel}".strip())
@@ -153,8 +153,8 @@ def examine(runner: Runner) -> ImageFacts:
     for line in runner.capture(command).splitlines():
         name, _, rest = line.partition(" ")
         facts[name].append(rest.strip())
-    said = (line.partition(" ") for line in facts["bazel"])
-    bazels = [(path, text.removeprefix("bazel ").strip()) for path, _, text in said]
+    answers = (line.partition(" ") for line in facts["bazel"])
+    bazels = [(path, text.removeprefix("bazel ").strip()) for path, _, text in answers]
     return ImageFacts(
         architecture="".join(facts["architecture"][:1]),
         glibc="".join(facts["glibc"][:1]).removeprefix("glibc "),

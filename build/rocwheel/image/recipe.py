@@ -6,7 +6,6 @@ the same tag, changed ones another; so no tag is overwritten and nothing is buil
 
 from __future__ import annotations
 
-import hashlib
 import re
 import shutil
 from collections.abc import Iterator, Mapping
@@ -21,7 +20,7 @@ from rocwheel.base.choices import IMAGE_PROFILES
 from rocwheel.base.errors import ConfigError
 from rocwheel.base.values import Plain, Value, canonical_json, matching, replace
 from rocwheel.base.versions import CPYTHONS, PythonVersion, suggest
-from rocwheel.base.yaml_file import CPythons, FieldError
+from rocwheel.base.yaml_file import FieldError
 from rocwheel.records.manifest import Manifest
 
 
@@ -58,7 +57,6 @@ class ImageOptions:
 
 
 FILE: Final = "images.yaml"
-MEBI: Final = 1 << 20
 BUILDER: Final = "builder.Dockerfile"
 RUNTIME: Final = "runtime.Dockerfile"
 SCRIPT: Final = "install.sh"  # of every Dockerfile
@@ -106,20 +104,13 @@ class BuilderRecipe(Value, frozen=True, kw_only=True):
 
     name: str = ""  # its key in the file
     base: Base
-    family: Literal["apt", "dnf"]  # of its package manager
     glibc: str
     repository: str
-    pythons: CPythons
     tool: Tool
     packages: tuple[str, ...]
-    clang: str  # gets plain names; "" where it has them
+    clang: str  # version of a clang-N that gets plain names; "" where it has them
     bazel: str  # a release of ci/bazel_binaries.yaml; "" where a package brings it
-    budget_mib: int = field(name="budget")
-
-    @property
-    def budget(self) -> int:
-        """Bytes that an image of it may weigh."""
-        return self.budget_mib * MEBI
+    budget: int  # MiB that an image of it may weigh
 
 
 class RuntimeBase(Value, frozen=True, kw_only=True):
@@ -328,9 +319,8 @@ def copy_tool(checkout: Path, target: Path) -> None:
 
 def tree_digest(checkout: Path) -> str:
     """Return one SHA-256 for all files of the tool: names, modes and bytes."""
-    digest = hashlib.sha256()
-    for relative in tool_files(checkout):
-        file = checkout / relative
-        executable = bool(file.stat().st_mode & 0o100)
-        digest.update(f"{relative}\0{executable}\0{files.sha256(file)}\n".encode())
-    return digest.hexdigest()
+    rows = ((name, checkout / name) for name in tool_files(checkout))
+    return files.sha256(
+        f"{name}\0{bool(file.stat().st_mode & 0o100)}\0{files.sha256(file)}\n".encode()
+        for name, file in rows
+    )

@@ -19,6 +19,7 @@ from rocwheel.base.console import Console
 from rocwheel.base.container import ContainerEngine, EngineKind, headline
 from rocwheel.base.container.engine import Trouble, meaning
 from rocwheel.base.container.spec import LABEL
+from rocwheel.base.download import is_loopback
 from rocwheel.base.errors import CommandError, ConfigError, HostError, StoreError
 from rocwheel.base.here import Here
 from rocwheel.base.process import Command, Runner, ca_bundle
@@ -26,7 +27,6 @@ from rocwheel.base.values import Plain
 
 INPUTS: Final = f"{LABEL}.inputs"  # digest of everything an image of ours was made from
 BUILDER: Final = f"{LABEL}.builder"  # the recipe of a builder image
-LOOPBACK: Final = ("localhost", "127.0.0.1", "[::1]")
 DIGEST: Final = re.compile(r"sha256:[0-9a-f]{64}")
 # What every engine takes for a reference, id or short id; more than the grammar allows, and never
 # an option: https://github.com/distribution/reference
@@ -42,7 +42,6 @@ class Found(Plain, frozen=True, kw_only=True):
     config: str  # digest of its configuration: the same with every engine and registry
     digests: tuple[str, ...] = ()  # repository@digest, of the registries it came from
     architecture: str = ""
-    names: tuple[str, ...] = ()  # its tags with this engine
     created: str = ""
     size: int = 0
     labels: Mapping[str, str] = {}
@@ -79,7 +78,6 @@ def inspect(reference: str, *, engine: ContainerEngine, runner: Runner) -> Found
         config=config,
         digests=tuple(document.get("RepoDigests") or ()),
         architecture=document.get("Architecture", ""),
-        names=tuple(document.get("RepoTags") or ()),
         created=document.get("Created", ""),
         size=int(document.get("Size", 0)),
         labels=dict((document.get("Config") or {}).get("Labels") or {}),
@@ -107,7 +105,7 @@ def obtain(
     console: Console,
     locked: bool = False,
     pull: bool = True,
-    otherwise: str = BUILD_IT,
+    alternative: str = BUILD_IT,
 ) -> Found:
     """Return the image of a reference, from the engine or pulled; `otherwise` is for hints.
 
@@ -123,20 +121,20 @@ def obtain(
     if image is None and not pull:
         raise HostError(
             f"{reference}: {engine.kind.value} has no such image",
-            hint=f"{engine.program} pull {reference}, or {otherwise}",
+            hint=f"{engine.program} pull {reference}, or {alternative}",
         )
     if image is None:
         console.info(f"   pull {reference}")
         try:
-            command = engine.command("pull", *plainly(reference, engine), reference)
+            command = engine.command("pull", *tls_options(reference, engine), reference)
             runner.run(command, on_line=console.detail)
         except CommandError as exc:
             remedies = {
                 Trouble.NO_SPACE: "free some space where the engine keeps images: `image prune`",
                 Trouble.NOT_IN_REGISTRY: "the registry does not have it: check the name, or "
-                + otherwise,
+                + alternative,
                 Trouble.NOT_LOGGED_IN: "log in to its registry, or check the name",
-                None: f"check the name and the network, or {otherwise}",
+                None: f"check the name and the network, or {alternative}",
             }
             raise HostError(
                 f"{reference}: cannot be pulled: {headline(exc.detail)}",
@@ -151,19 +149,14 @@ def obtain(
         raise HostError(
             f"{reference}: is for {image.architecture or 'an unknown architecture'}, "
             f"this machine is {engine.architecture}",
-            hint=f"get one for this machine, or {otherwise}",
+            hint=f"get one for this machine, or {alternative}",
         )
     return image
 
 
-def is_loopback(host: str) -> bool:
-    """Return whether a registry is on this machine: engines use it without encryption too."""
-    return re.sub(r":\d+\Z", "", host) in LOOPBACK
-
-
-def plainly(reference: str, engine: ContainerEngine) -> tuple[str, ...]:
-    """Return Podman's option for a registry on this machine; Docker needs none."""
-    here = is_loopback(reference.partition("/")[0])
+def tls_options(reference: str, engine: ContainerEngine) -> tuple[str, ...]:
+    """Return Podman's option for a registry on this machine, without TLS; Docker needs none."""
+    here = is_loopback(reference)
     return ("--tls-verify=false",) if here and engine.kind is EngineKind.PODMAN else ()
 
 
@@ -251,7 +244,7 @@ def push(
     name = f"{repository}:{tag}"
     here.runner.run(engine.command("tag", image.identity, name))
     try:
-        command = engine.command("push", *plainly(name, engine), name)
+        command = engine.command("push", *tls_options(name, engine), name)
         here.runner.run(command, on_line=here.console.detail)
     except CommandError as exc:
         raise StoreError(
@@ -302,7 +295,7 @@ def parts(reference: str) -> tuple[str, str]:
 class _Registry:
     def __init__(self, repository: str, environ: Mapping[str, str], runner: Runner) -> None:
         self._repository, self._environ, self._runner = repository, environ, runner
-        is_plain = is_loopback(repository.partition("/")[0])
+        is_plain = is_loopback(repository)
         self.tls = ("tls-verify=false",) if is_plain else ()
 
     def name(self, tag: str) -> str:
@@ -323,16 +316,14 @@ class _Registry:
         if bundle := ca_bundle(self._environ):
             env["SSL_CERT_FILE"] = bundle
         try:
-            with _helped(self._repository, self._environ, self._runner) as login:
+            with _helper_login(self._repository, self._environ, self._runner) as login:
                 command = Command(argv=("skopeo", *words, *login), env=env, timeout=SECONDS)
                 return self._runner.capture(command)
         except HostError as exc:
-            hint = (
-                "install it (Debian, Ubuntu and Fedora: skopeo); rocwheel asks registries with it"
-            )
+            hint = "install skopeo (so called in Debian, Ubuntu and Fedora), which asks registries"
             raise HostError("skopeo: no such program", hint=hint) from exc
         except CommandError as exc:
-            line = exc.detail.strip().rpartition("\n")[2]
+            line = exc.last_line
             found = re.search(r'msg=("(?:[^"\\]|\\.)*")', line)
             with suppress(ValueError):
                 line = json.loads(found[1]) if found else line
@@ -345,7 +336,7 @@ class _Registry:
 
 
 @contextmanager
-def _helped(
+def _helper_login(
     repository: str, environ: Mapping[str, str], runner: Runner
 ) -> Iterator[tuple[str, ...]]:
     """Yield the option that logs in with the credentials of a helper of Docker, if there is one.

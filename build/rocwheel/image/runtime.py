@@ -25,7 +25,6 @@ from rocwheel.image import build
 from rocwheel.image.build import OCI, Made, engine_build, named
 from rocwheel.image.closure import Closure, PackagePin, Where, gather
 from rocwheel.image.recipe import (
-    MEBI,
     RUNTIME,
     SCRIPT,
     ImagedSet,
@@ -77,8 +76,8 @@ class Subject(Plain, frozen=True, kw_only=True):
 
     @property
     def budget(self) -> int:
-        """Bytes that it may weigh."""
-        return MEBI * int(getattr(self.recipe.budgets, self.profile))
+        """MiB that it may weigh."""
+        return int(getattr(self.recipe.budgets, self.profile))
 
 
 class ImagePlan(Plain, frozen=True, kw_only=True):
@@ -177,7 +176,7 @@ def _builds(
 ) -> Iterator[Sequence[Command]]:
     runner = here.runner
     has_rocm = inspect(plan.rocm_image, engine=engine, runner=runner) is not None
-    # what is not started from needs no name; a stage that is not made has to have some image
+    # A stage that is not built still needs the name of an image that exists.
     base_of = (
         nullcontext(plan.rocm_image) if has_rocm else named(plan.base, engine=engine, runner=runner)
     )

@@ -222,7 +222,7 @@ def _plan(job: ImageJob, engine: ContainerEngine, here: Here) -> ImagePlan:
         engine,
         runner=here.runner,
         console=here.console,
-        otherwise="change the recipe's base in ci/images.yaml",
+        alternative="change the recipe's base in ci/images.yaml",
     )
     with here.console.step("ROCm", key="rocm"):
         wanted_rocm = gated.rocm_of(

@@ -12,6 +12,7 @@ from typing import Annotated, Any, Literal
 
 from msgspec import Meta, to_builtins
 
+import amdgpu_family_matrix as matrix
 from rocwheel.base import files
 from rocwheel.base.values import Count, NonEmpty, Plain, Sha256, Sha256OrNone, Value
 from rocwheel.base.versions import PythonVersion
@@ -177,7 +178,7 @@ class NightImage(Plain, frozen=True, kw_only=True):
 
 
 def of_night(
-    settings: NightSettings, ci: Path, families: Collection[str]
+    settings: NightSettings, ci: Path, families: Mapping[str, matrix.Family]
 ) -> tuple[NightImage, ...]:
     """Return every entry with its recipe. Raises ConfigError for an unknown name."""
     settings.check_families(families)

@@ -6,7 +6,7 @@ It names pins, channels, families and suites that are defined elsewhere, and dec
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping
+from collections.abc import Mapping
 from datetime import date
 from fnmatch import fnmatchcase
 from pathlib import Path
@@ -196,7 +196,7 @@ class NightSettings(Value, frozen=True, kw_only=True):
                         hint=suggest(name, tuple(names)),
                     )  # fmt: skip
 
-    def check_families(self, known: Collection[str]) -> None:
+    def check_families(self, known: Mapping[str, matrix.Family]) -> None:
         """Raise ConfigError for an unknown family of a set or an image."""
         wanted = [(item.name, item.families) for item in self.sets]
         wanted += [(f"images: {item.label}", item.families) for item in self.images]
@@ -204,7 +204,7 @@ class NightSettings(Value, frozen=True, kw_only=True):
             if unknown := next((name for name in names if name not in known), ""):
                 hint = f"`trigger: {self.trigger}` leaves it out"
                 try:
-                    families.named(unknown, tuple(known))
+                    families.named(unknown, known)
                 except ConfigError as exc:
                     hint = exc.hint
                 raise ConfigError(f"{label}: {unknown!r}: unknown GPU family", hint=hint)

@@ -88,7 +88,7 @@ def chosen(names: Collection[str], own: Path | None) -> tuple[Family, ...]:
     there = load(own) if own else {}
     if ALL in names:
         return tuple(item for _, item in sorted((there or matrix.FAMILIES).items()))
-    return tuple(there.get(name) or named(name, tuple(there)) for name in sorted(set(names)))
+    return tuple(named(name, there) for name in sorted(set(names)))
 
 
 def lacking(wanted: Mapping[str, Collection[str]], has: Collection[str]) -> str:
@@ -111,17 +111,19 @@ def refuse_lacking(wanted: Mapping[str, Collection[str]], given: Collection[str]
         )
 
 
-def named(name: str, others: tuple[str, ...] = ()) -> Family:
-    """Find a family of the matrix. Raises ConfigError that names the nearest one.
+def named(name: str, own: Mapping[str, Family]) -> Family:
+    """Find a family among `own`, else in the matrix. Raises ConfigError that names the nearest one.
 
     A rule of its policy for a CPython that does not exist is an error: it would require nothing.
     """
+    if name in own:
+        return own[name]
     try:
         family = matrix.family(name)
     except KeyError as exc:
         problem, _, hint = str(exc.args[0]).partition("; ")
         if "unknown" in problem:
-            hint = suggest(name, tuple(dict.fromkeys((*matrix.FAMILIES, *others))))
+            hint = suggest(name, tuple(dict.fromkeys((*matrix.FAMILIES, *own))))
         raise ConfigError(problem, hint=hint) from exc
     for rule in family.policy:
         for python in rule.pythons:

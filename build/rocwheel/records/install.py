@@ -63,9 +63,7 @@ class Install(Plain, frozen=True, kw_only=True):
     folder: str = ""  # of a wheelhouse, in which `REQUIREMENTS` lies
     ours: tuple[Package, ...]
     jax: str
-    from_commit: str | None = (
-        None  # the requirement that takes jax where no release is; "" for none
-    )
+    from_commit: str | None = None  # requirement of an unreleased JAX; "" where it has no URL
     upstream: tuple[Package, ...] = ()  # a jaxlib of the package index
     rocm: str = ""  # version
     rocm_url: str = ""  # where the ROCm it was built with came from

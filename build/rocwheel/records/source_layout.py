@@ -8,7 +8,7 @@ conditions hold; conditions and values that do not exist are refused when the fi
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from itertools import product
 from pathlib import Path
 from typing import Final, Literal
@@ -217,11 +217,16 @@ def expand(
     options: list[str] = []
     for step in steps:
         for template in step.options if conditions.issuperset(step.when) else ():
-            parts = PLACEHOLDER.split(template)  # texts, and between them names
-            choices: list[tuple[str, ...]] = [(part,) for part in parts]
-            for at, name in enumerate(parts):
-                value = values.get(name, ())
-                if at % 2:
-                    choices[at] = (value,) if isinstance(value, str) else value
-            options += map("".join, product(*choices))
+            options += filled(template, values)
     return tuple(options)
+
+
+def filled(template: str, values: Mapping[str, str | tuple[str, ...]]) -> Iterator[str]:
+    """Return a template once for each choice among the lists that it names; `values` has them."""
+    parts = PLACEHOLDER.split(template)  # texts, and between them names
+    choices: list[tuple[str, ...]] = [(part,) for part in parts]
+    for at, name in enumerate(parts):
+        value = values.get(name, ())
+        if at % 2:
+            choices[at] = (value,) if isinstance(value, str) else value
+    return map("".join, product(*choices))

@@ -16,7 +16,16 @@ import msgspec
 from msgspec import Meta
 from packaging.version import InvalidVersion, Version
 
-from rocwheel.base.values import MOST, Count, NonEmpty, Sha256, Sha256OrNone, Value, replace
+from rocwheel.base.values import (
+    MOST,
+    Count,
+    NonEmpty,
+    Sha256,
+    Sha256OrNone,
+    Value,
+    WheelFile,
+    replace,
+)
 
 SCHEMA: Final = 2
 FIRST_EXIT_CODE: Final = 20
@@ -215,9 +224,7 @@ class Verdict(Value, frozen=True, kw_only=True):
     state: State
     reason: Annotated[str, Meta(pattern=r"\A[^\n]*\Z")]  # one line; "" for a pass
     counts: Counts
-    wheels: Mapping[
-        Annotated[str, Meta(pattern=r"\A[^/]+\.whl\Z")], Sha256
-    ]  # file name -> SHA-256 of what was installed
+    wheels: Mapping[WheelFile, Sha256]  # file name -> SHA-256 of what was installed
     backend: str  # what jax.default_backend() said: "rocm", "cuda", "cpu"; "" when it never ran
     runner: str  # label of the runner
     host: str

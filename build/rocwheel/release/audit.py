@@ -56,6 +56,7 @@ class Checked(Plain, frozen=True, kw_only=True):
 
     files: int
     problems: tuple[str, ...]
+    state: IndexState
 
 
 def check(place: Place, *, download: bool = True, count: Counter | None = None) -> Checked:
@@ -68,14 +69,16 @@ def check(place: Place, *, download: bool = True, count: Counter | None = None) 
     state = log.load(place, log.read(place), None)
     if state.before:
         lines = operations.carried_lines(place, state)
-        return Checked(files=0, problems=(*lines, f"`{place.command('repair')}` does it"))
+        lines.append(f"`{place.command('repair')}` does it")
+        return Checked(files=0, problems=tuple(lines), state=state)
     damage = operations.damage(place, state, state.projects)
     problems = list(status.problems(place, state, damage))
     if damage and not place.is_staging:
-        return Checked(files=0, problems=tuple(problems))  # pages know more than it
+        # pages know more than it
+        return Checked(files=0, problems=tuple(problems), state=state)
     there = {info.key: info for info in place.store.keys(place.key(""))}
     problems += _check_log(place, state)
-    problems += check_pages(place, state, {} if download else there)
+    problems += check_pages(place, state, there, reads_all=download)
     views = [state.of(view) for view in _views(place, state) if "/" not in view]
     pairs = product(views, sorted(state.projects))
     listed = {entry.path: entry for seen, project in pairs for entry in seen.shown(project)}
@@ -99,7 +102,7 @@ def check(place: Place, *, download: bool = True, count: Counter | None = None) 
     wheels = [item for item in listed.values() if place.key(item.path) in there]
     problems += chain.from_iterable(place.each(one, wheels if download else ()))
     problems += _check_sets(place, state, there, metadata if download else None)
-    return Checked(files=len(listed), problems=tuple(problems))
+    return Checked(files=len(listed), problems=tuple(problems), state=state)
 
 
 def _views(place: Place, state: IndexState) -> tuple[str, ...]:
@@ -203,26 +206,30 @@ def apply_repair(repair: IndexRepair) -> IndexRepair:
 
 
 def check_pages(
-    place: Place, state: IndexState, sizes: Mapping[str, ObjectInfo] | None = None
+    place: Place,
+    state: IndexState,
+    there: Mapping[str, ObjectInfo] | None = None,
+    *,
+    reads_all: bool = True,
 ) -> list[str]:
     """Compare every form of every page with what a state of the log says, all of it loaded.
 
-    Of a night's pages that have one of these `sizes` nothing else is compared.
+    `there` is what lies at the place. Without `reads_all` a night's pages are compared by size.
     """
-    state = retention.recalled(place, state)
+    if there is None:
+        there = {info.key: info for info in place.store.keys(place.key(""))}
+    state = retention.recalled(place, state, there)
     if not state.projects:
         return []
     # Whether pages are stored under folder keys is seen, not tried: a check writes nothing.
-    index = place.of(_views(place, state)[0])
-    first = next(iter(place.store.keys(f"{index.index}/")), None)
-    folders = first is not None and first.key == f"{index.index}/"
     views = _views(place, state)
+    folders, sizes = f"{place.of(views[0]).index}/" in there, {} if reads_all else there
     pages = operations.pages_of(place, state, sorted(state.projects), views)
-    problems = place.each(lambda page: _check_page(place, page, folders, sizes or {}), pages)
+    problems = place.each(lambda page: _check_page(place, page, folders, sizes), pages)
     said = list(dict.fromkeys(chain.from_iterable(problems)))
     if any(_AHEAD in text for text in said) and log.read(place).number > state.number:
         # others went on while this looked, and pages show it
-        return check_pages(place, log.read(place, None), sizes)
+        return check_pages(place, log.read(place, None), reads_all=reads_all)
     return said
 
 

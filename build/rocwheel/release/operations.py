@@ -158,12 +158,13 @@ def damage(
     return damaged
 
 
-def stored_pages(place: Place) -> Iterator[tuple[Place, str]]:
+def stored_pages(place: Place, keys: Iterable[str] | None = None) -> Iterator[tuple[Place, str]]:
     """Yield every page below a place, those of others too; "" is a list of projects."""
     base = place.key("")
+    keys = (info.key for info in place.store.keys(base)) if keys is None else keys
     page = re.compile(rf"([^/]+(?:/{NIGHTS}/[^/]+|/{LAST_GOOD})?)/(?:([^/_][^/]*)/)?index\.html")
-    for info in place.store.keys(base):
-        if match := page.fullmatch(info.key.removeprefix(base)):
+    for key in keys:
+        if match := page.fullmatch(key.removeprefix(base)):
             yield place.of(match[1]), match[2] or ""
 
 
@@ -451,10 +452,13 @@ def verify(place: Place, entry: Entry) -> None:
         raise replaced(store.locate(key), digest, entry.sha256)
 
 
-def page_lines(indexes: Iterable[Place], entries: Iterable[Entry], action: Action) -> list[str]:
-    """Return the changing pages for people, in their order, and the URL to wait for."""
-    projects, lines = in_order({e.project for e in entries}, removing=action.removes), list[str]()
-    for index in indexes if projects else ():
+def page_lines(place: Place, state: IndexState, entry: Transition | None) -> list[str]:
+    """Return the pages that an entry changes for people, and the URL to wait for."""
+    if entry is None:
+        return []
+    action, after, lines = entry.action, apply(state, entry, digest=""), list[str]()
+    projects = in_order(touched(after, entry), removing=action.removes)
+    for index in indexes(place, after, concerned(after, entry)):
         lines += [f"page     {index.store.locate(index.index)}/{project}/" for project in projects]
         is_awaited = action.adds or action.removes
         if index.public_url and is_awaited and "/" not in index.family:

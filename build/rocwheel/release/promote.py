@@ -30,7 +30,7 @@ from rocwheel.base.values import Plain, replace
 from rocwheel.records.entry import Entry
 from rocwheel.records.install import Install
 from rocwheel.records.manifest import Manifest, WheelEntry
-from rocwheel.records.places import LAST_GOOD, NIGHTS, Place
+from rocwheel.records.places import Place
 from rocwheel.records.verdict import State
 from rocwheel.release import operations, policy, proof, wheelset
 from rocwheel.release.index.channels import Channel
@@ -41,7 +41,6 @@ from rocwheel.release.ledger.state import (
     Standing,
     Transition,
     is_foreign,
-    is_good,
 )
 from rocwheel.release.ledger.verdicts import FoundVerdict
 from rocwheel.release.operations import Operation, Tally, Who, stored
@@ -214,13 +213,7 @@ class PromotePlan(Plain, frozen=True, kw_only=True):
             size = readable(item.entry.size)
             lines.append(f"{act:9}{store.locate(item.source.key)} -> {target} ({size})")
             lines.append(f"{act:9}its METADATA -> {target}.metadata")
-        entries = [item.entry for item in self.operation.copies]
-        names = [*self.families("ready"), *([ALL] if self.operation.must else ())]
-        night = self.operation.night
-        for one in (each for each in self.operation.judged if each.state == "ready"):
-            names += [f"{one.family}/{NIGHTS}/{night}"] if night else []
-            names += [f"{one.family}/{LAST_GOOD}"] if is_good(one.decision.evidence()) else []
-        lines += operations.page_lines(map(place.of, names), entries, Action.PROMOTE)
+        lines += operations.page_lines(place, self.before, self.operation.decide(self.before))
         if self.state != "nothing-to-do":  # then no signature was looked at
             lines = [*lines, *self.cell_lines(), f"{'signed':9}{self.signed or 'no: unsigned'}"]
         return lines

@@ -226,7 +226,7 @@ def repair(place: Place, who: Who) -> tuple[str, ...]:
                 f"{place.locate(entry.path)}: missing, and the log lists it",
                 hint="put the wheel back, or roll its set back or prune it",
             )
-    state = recalled(place, state)
+    state = recalled(place, state, there)
     projects = in_order(state.projects, removing=False)
     state = operations.repair(place, state, projects, repairs=True)
     return sweep(place, state)
@@ -242,12 +242,12 @@ def _begun_above(place: Place, who: Who) -> bool:
     return isinstance(log.commit(place, skip), str)
 
 
-def recalled(place: Place, state: IndexState) -> IndexState:
+def recalled(place: Place, state: IndexState, keys: Iterable[str]) -> IndexState:
     """Return a state with the indexes and projects that have pages by lost entries alone."""
     known = state.indexed()
     asked = (
         (index, name)
-        for index, name in operations.stored_pages(place)
+        for index, name in operations.stored_pages(place, keys)
         if name and (index.family, name) not in known
     )
     found = operations.claims(place, asked if state.number else ())

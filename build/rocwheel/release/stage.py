@@ -96,9 +96,8 @@ class StagePlan(Plain, frozen=True, kw_only=True):
             where = place.locate(item.entry.path)
             lines.append(f"{act:9}{item.path} -> {where} ({readable(item.entry.size)}{trend})")
             lines.append(f"{act:9}METADATA -> {where}.metadata")
-        entries = (item.entry for item in self.operation.uploads)
-        indexes = [place.of(name) for name in self.operation.indexes]
-        return [*lines, *operations.page_lines(indexes, entries, Action.STAGE)]
+        entry = self.operation.decide(self.state)
+        return [*lines, *operations.page_lines(place, self.state, entry)]
 
     def to_json(self, *, dry_run: bool) -> dict[str, Any]:
         """Return the plan as a document; without `dry_run` it was applied where that was needed."""

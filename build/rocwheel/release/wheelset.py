@@ -213,7 +213,7 @@ def check_name(wheel: WheelEntry, metadata: KeyValueText) -> None:
 
 
 def check_order(released: Iterable[Entry], entries: Iterable[Entry]) -> None:
-    """Raise PromotionError for what installers would not prefer (R4), or a second ROCm major."""
+    """Raise PromotionError for what installers would not prefer, or a second ROCm major."""
     listed = (other for other in released if other.yanked is None)
     others = {(other.project, other.version, other.rocm): other for other in listed}.values()
     for entry in entries:

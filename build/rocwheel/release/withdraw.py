@@ -230,7 +230,7 @@ class ChangePlan(Plain, frozen=True, kw_only=True):
         }
         lines = operations.carried_lines(place, self.state)
         lines += [f"{action.value:9}{place.locate(path)}" for path in sorted(changed)]
-        return [*lines, *operations.page_lines(indexes, self.files, action)]
+        return [*lines, *operations.page_lines(place, self.state, entry)]
 
     @property
     def families(self) -> tuple[str, ...]:

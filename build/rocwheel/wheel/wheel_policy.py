@@ -4,7 +4,6 @@ Every mistake in the file is a ConfigError with file, line, key and the nearest 
 """
 
 import fnmatch
-import itertools
 import re
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from functools import partial
@@ -17,11 +16,11 @@ from packaging.version import Version
 from rocwheel.base.values import Value, matching
 from rocwheel.base.versions import WheelKind, suggest
 from rocwheel.base.yaml_file import FieldError
+from rocwheel.records.source_layout import PLACEHOLDER, filled
 from rocwheel.wheel.elf import ElfFacts
 from rocwheel.wheel.metadata import canonical_platform
 
 PRIVATE: Final = "GLIBC_PRIVATE"  # of one glibc for itself; no system promises it
-_PLACEHOLDER: Final = re.compile(r"\{([a-z_]+)\}")
 
 
 Level: TypeAlias = Annotated[
@@ -113,7 +112,7 @@ class Runpath(Value, frozen=True, kw_only=True):
         for template, entries in self.templates.items():
             for number, entry in enumerate(entries):
                 at = ("templates", template, number)
-                for name in _PLACEHOLDER.findall(entry):
+                for name in PLACEHOLDER.findall(entry):
                     _refuse_unknown(f"{{{name}}}: no such list", name, self.lists, *at)
         for number, use in enumerate(self.use):
             if not use.templates:
@@ -125,14 +124,8 @@ class Runpath(Value, frozen=True, kw_only=True):
 
     def expanded(self, template: str) -> tuple[str, ...]:
         """Return a template's entries, each with the names of lists replaced by their entries."""
-        entries = (re.split(_PLACEHOLDER, entry) for entry in self.templates[template])
-        return tuple(
-            "".join(chosen)
-            for parts in entries  # texts, and between them the names of lists
-            for chosen in itertools.product(
-                *(self.lists[part] if at % 2 else (part,) for at, part in enumerate(parts))
-            )
-        )
+        entries = self.templates[template]
+        return tuple(item for entry in entries for item in filled(entry, self.lists))
 
 
 class WheelPolicy(Value, frozen=True, kw_only=True):

@@ -17,6 +17,7 @@ from rocwheel.base.download.resume import consumed as consumed
 from rocwheel.base.download.resume import save as save
 from rocwheel.base.download.urls import has_password as has_password
 from rocwheel.base.download.urls import has_secret as has_secret
+from rocwheel.base.download.urls import is_loopback as is_loopback
 from rocwheel.base.download.urls import proxies as proxies
 from rocwheel.base.download.urls import reason as reason
 from rocwheel.base.download.urls import shown_setting as shown_setting

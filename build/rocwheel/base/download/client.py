@@ -120,14 +120,13 @@ class Answer:
 
     def blocks(self) -> Iterator[bytes]:
         """Yield the body as it was sent. Raises LostError when the connection breaks."""
-        import requests
         import urllib3
 
         raw = self._response.raw
         try:
             while block := raw.read(BLOCK, decode_content=False):
                 yield block
-        except (urllib3.exceptions.HTTPError, requests.RequestException, OSError) as exc:
+        except (urllib3.exceptions.HTTPError, OSError) as exc:
             raise LostError(reason(exc)) from exc
 
     def interrupt(self) -> None:
@@ -264,7 +263,7 @@ class Client:
         self._cancelled.wait(pause)
 
     def progressed(self) -> None:
-        """Count failures from zero again, since something has come."""
+        """Reset the failure count: bytes arrived."""
         self._failures = 0
 
     def _ask(self, url: str, headers: Mapping[str, str], *, named: str = "") -> Answer:
@@ -295,7 +294,7 @@ class Client:
         if not self._answered:
             connect = min(connect, max(0.1, self._deadline - time.monotonic()))
             if not through:
-                _look_up(urlsplit(url).hostname or "", connect)
+                _resolve(urlsplit(url).hostname or "", connect)
         try:
             response = self._session.get(
                 url,
@@ -309,22 +308,18 @@ class Client:
             if "CERTIFICATE_VERIFY_FAILED" not in str(exc):
                 raise LostError(reason(exc)) from exc
             raise DownloadError(
-                f"{_led(first, url)}: its TLS certificate is not trusted: {reason(exc)}",
+                f"{_with_redirect(first, url)}: its TLS certificate is not trusted: {reason(exc)}",
                 temporary=False,
                 hint="check the address; name your own CA with REQUESTS_CA_BUNDLE",
             ) from exc
-        except (
-            requests.ConnectionError,
-            requests.Timeout,
-            requests.exceptions.ChunkedEncodingError,
-        ) as exc:
-            proxy = next(iter(through.values()), "") if through else ""
+        except (requests.ConnectionError, requests.Timeout) as exc:
+            proxy = next(iter(through.values()), "")
             refused = isinstance(exc, requests.exceptions.ProxyError)
             by = f"the proxy {without_secrets(proxy)}: " if refused else ""
             raise LostError(f"{by}{reason(exc)}") from exc
         except (requests.RequestException, ValueError) as exc:
             raise DownloadError(
-                f"{_led(first, url)}: {reason(exc)}", hint="check the address"
+                f"{_with_redirect(first, url)}: {reason(exc)}", hint="check the address"
             ) from exc
         except OSError as exc:  # so says requests of a CA bundle that is not there
             hint = "check REQUESTS_CA_BUNDLE, CURL_CA_BUNDLE, SSL_CERT_FILE"
@@ -345,10 +340,10 @@ class Client:
         s3 = "x-amz-request-id" in response.headers or response.headers.get("Server") == "AmazonS3"
         absent = status in GONE or (status == 403 and s3)  # noqa: PLR2004
         kind = AbsentError if absent else DownloadError
-        raise kind(f"{_led(first, url)}: {problem}", temporary=False, hint=self._hint)
+        raise kind(f"{_with_redirect(first, url)}: {problem}", temporary=False, hint=self._hint)
 
 
-def _look_up(host: str, seconds: float) -> None:
+def _resolve(host: str, seconds: float) -> None:
     """Look a name up, within `seconds`: a dead name server holds a request for minutes.
 
     Raises LostError; a name that cannot be found is left to the request, which says why.
@@ -365,20 +360,14 @@ def _look_up(host: str, seconds: float) -> None:
         raise LostError(f"{host}: no name server answers")
 
 
-def _led(first: str, url: str) -> str:
+def _with_redirect(first: str, url: str) -> str:
     shown, led = without_secrets(first), without_secrets(url)
     return shown if shown == led else f"{shown} ({led})"
 
 
 def _redirected(first: str, url: str, location: str, *, secure: bool) -> str:
-    try:
-        url = urljoin(url, location)
-        scheme = urlsplit(url).scheme.lower()
-    except ValueError as exc:
-        raise DownloadError(
-            f"{without_secrets(first)}: redirects to {without_secrets(location)!r}: not a URL",
-            hint="the server is broken; try another mirror",
-        ) from exc
+    url = urljoin(url, location)
+    scheme = urlsplit(url).scheme.lower()
     if scheme not in ("http", "https") or (secure and scheme != "https"):
         raise DownloadError(
             f"{without_secrets(first)}: redirects from https to {without_secrets(url)}",

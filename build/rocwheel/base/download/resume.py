@@ -29,7 +29,7 @@ from rocwheel.base.download.urls import without_secrets
 from rocwheel.base.errors import FetchError, RocmError
 
 T = TypeVar("T")
-PROGRESS: Final = 1 << 20  # bytes after which a cut is the first one again
+PROGRESS: Final = 1 << 20  # bytes after which the failure count restarts
 RESTARTS: Final = 3  # when the file at the source is replaced while it is fetched
 
 
@@ -116,7 +116,7 @@ class Download:
     def begin(self) -> Fingerprint:
         """Ask for the file; return what the server says it is. Raises DownloadError."""
         part, known = self._part, self._part.known
-        # The last byte is fetched again even if all are there: the server must say what it has.
+        # Ask for one byte at least, even if all are here, so that the server names the file.
         start = min(part.size, ((known.size if known else 0) or part.size + 1) - 1)
         answer = (self._continued(start) if part.size else None) or self._client.get(self._url)
         if answer.start > 0:

@@ -22,6 +22,12 @@ def proxies(url: str, env: Mapping[str, str]) -> dict[str, str]:
     return {urlsplit(url).scheme.lower(): proxy}
 
 
+def is_loopback(url: str) -> bool:
+    """Return whether a URL, or a registry without a scheme, is on this machine."""
+    host = urlsplit(url if "//" in url else f"//{url}").hostname
+    return host in {"localhost", "127.0.0.1", "::1"}
+
+
 def without_secrets(url: str) -> str:
     """Return a URL without user, password, query and fragment."""
     try:

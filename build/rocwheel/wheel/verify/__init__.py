@@ -149,7 +149,7 @@ def verify_set(
 ) -> Mapping[Path, tuple[Finding, ...]]:
     """Judge wheels that belong together, path -> findings.
 
-    Pins hold within the set, and there is one wheel per version and Python (R19). With `whole`
+    Pins hold within the set, and there is one wheel per version and Python. With `whole`
     nothing of the set lies elsewhere: each pinned wheel must be there.
     """
     names: dict[Path, WheelName] = {}
