@@ -11,7 +11,6 @@ from __future__ import annotations
 
 import json
 import tempfile
-import uuid
 from collections.abc import Collection, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -52,8 +51,6 @@ RESOLVE_SECONDS: Final = 600.0  # for one resolution by pip
 
 
 class Checked(Plain, frozen=True, kw_only=True):
-    """The extent of a check, and one line per problem."""
-
     files: int
     problems: tuple[str, ...]
     state: IndexState
@@ -112,8 +109,6 @@ def _views(place: Place, state: IndexState) -> tuple[str, ...]:
 
 
 class IndexRepair(Plain, frozen=True, kw_only=True):
-    """The problems of the pages of a place, and the keys that were deleted there."""
-
     place: Place
     who: Who
     problems: tuple[str, ...]
@@ -183,23 +178,15 @@ def _plan_repair(place: Place, who: Who, skip: Collection[str]) -> IndexRepair:
             for entry in state.of(index.family).shown(project)
             if entry.filename not in names
         ]
-    about: Any = {"time": who.time, "by": who.by, "reason": who.reason, "previous": ""}
+    was = {number: glance(place.store, place.log(number))[0] for number in skips}
     entries = (
-        Transition(
-            number=number,
-            id=uuid.uuid4().hex,
-            action=Action.SKIP,
-            evidence={"was": data.decode(errors="backslashreplace")},
-            **about,
-        )
-        for number in skips
-        for data, _ in [glance(place.store, place.log(number))]
+        who.entry(Action.SKIP, number, evidence={"was": data.decode(errors="backslashreplace")})
+        for number, data in was.items()
     )
     return IndexRepair(place=place, who=who, problems=tuple(problems), skips=tuple(entries))
 
 
 def apply_repair(repair: IndexRepair) -> IndexRepair:
-    """Write every page again and delete; return the same with the keys that were deleted."""
     for entry in repair.skips:
         log.skip(repair.place, entry)
     return replace(repair, deleted=retention.repair(repair.place, repair.who))
@@ -386,8 +373,6 @@ class Adopt(Operation):
 
 
 class Adoption(Plain, frozen=True, kw_only=True):
-    """Files from before rocwheel, as they will be listed."""
-
     operation: Adopt
     state: IndexState
 
@@ -397,7 +382,6 @@ class Adoption(Plain, frozen=True, kw_only=True):
 
     @property
     def is_needed(self) -> bool:
-        """Return whether the log needs an entry for it."""
         return self.operation.decide(self.state) is not None
 
     def lines(self) -> list[str]:

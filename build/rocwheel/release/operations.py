@@ -82,6 +82,11 @@ class Who:
         """The present time by this machine's clock."""
         return self.now + timedelta(seconds=monotonic() - self.began)
 
+    def entry(self, action: Action, number: int, previous: str = "", /, **about: Any) -> Transition:
+        """Return an entry of a log, in which this person does that."""
+        said = {"id": uuid.uuid4().hex, "by": self.by, "reason": self.reason, **about}
+        return Transition(number=number, previous=previous, action=action, time=self.time, **said)
+
 
 @dataclass(frozen=True, kw_only=True)
 class Operation(abc.ABC):
@@ -114,16 +119,7 @@ class Operation(abc.ABC):
     def entry(self, state: IndexState, action: Action, **about: Any) -> Transition:
         """Return the entry after `state` that does this; `about` are fields of `Transition`."""
         about = {name: v if isinstance(v, dict) else tuple(v) for name, v in about.items() if v}
-        return Transition(
-            number=state.number + 1,
-            previous=state.head,
-            id=self.id,
-            action=action,
-            time=self.who.time,
-            by=self.who.by,
-            reason=self.who.reason,
-            **about,
-        )
+        return self.who.entry(action, state.number + 1, state.head, id=self.id, **about)
 
 
 def damage(
@@ -169,7 +165,6 @@ def stored_pages(place: Place, keys: Iterable[str] | None = None) -> Iterator[tu
 
 
 def claims(place: Place, asked: Iterable[tuple[Place, str]]) -> dict[tuple[Place, str], Claim]:
-    """Return what these pages say, by index and project, where they are stored."""
     pairs = list(asked)
     found = zip(pairs, place.each(lambda pair: claimed(*pair), pairs), strict=True)
     return {pair: claim for pair, claim in found if claim}
@@ -206,7 +201,6 @@ def check_sound(
 def damaged(
     place: Place, state: IndexState, problems: Mapping[int, str], skips: Collection[int] = ()
 ) -> StoreError:
-    """Return the error for a damaged log of a release: its first problem, and the way out."""
     number = min(problems)
     what, skip = place.log(number), " ".join(f"--skip-entry {n}" for n in (*skips, number))
     way = f"`index repair {skip} --reason …`, which the log keeps"
@@ -291,26 +285,16 @@ def carry(place: Place, state: IndexState, who: Who) -> None:
     Who is faster, here or with an older rocwheel in one of them, is seen: then it is not done, and
     the caller reads again. Raises StoreError.
     """
-    about: Any = {"time": who.time, "by": who.by, "reason": "the layout of 0.3"}
+    who = replace(who, reason="the layout of 0.3")
     for folder, before in state.before.items():
-        closes = Transition(
-            number=before.number + 1,
-            previous=before.head,
-            id=uuid.uuid4().hex,
-            action=Action.CLOSE,
-            family=folder,
-            **about,
-        )
+        closes = who.entry(Action.CLOSE, before.number + 1, before.head, family=folder)
         if not (before.is_closed or isinstance(log.commit(log.old(place, folder), closes), str)):
             return
-    begins = Transition(
-        number=1,
-        previous="",
-        id=uuid.uuid4().hex,
-        action=Action.CARRY,
+    begins = who.entry(
+        Action.CARRY,
+        1,
         evidence={folder: before.number for folder, before in state.before.items()},
         carries=Carried(sets=tuple(state.sets.values()), files=dict(state.listings)),
-        **about,
     )
     digest = log.commit(place, begins)
     if isinstance(digest, str):
@@ -428,7 +412,6 @@ def stored(place: Place, wheels: Iterable[Entry | WheelEntry]) -> dict[str, Obje
 
 
 def put_metadata(place: Place, entry: Entry, data: bytes) -> None:
-    """Store the METADATA of a wheel beside it (PEP 658), once."""
     key = place.key(f"{entry.path}.metadata")
     headers = Headers(content_type=TEXT, cache_control=place.wheel_cache)
     place.store.create(key, data, headers=headers, sha256=entry.metadata_sha256)

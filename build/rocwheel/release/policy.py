@@ -33,8 +33,6 @@ WAITS: Final = "no approver's key has signed that it may be released"
 
 
 class SuiteCell(Plain, frozen=True, kw_only=True):
-    """One (suite, CPython): its state, and why it does or does not hold a release up."""
-
     suite: str
     python: str
     level: Level
@@ -51,13 +49,10 @@ class SuiteCell(Plain, frozen=True, kw_only=True):
 
     @property
     def name(self) -> str:
-        """Its name on a command line."""
         return f"{self.suite}:{self.python}"
 
 
 class Decision(Plain, frozen=True, kw_only=True):
-    """All cells of a manifest on one family."""
-
     cells: tuple[SuiteCell, ...]
     bypass: Bypass | None = None  # only when a cell needed it
     approvals: tuple[Approval, ...] = ()  # only those a cell needed
@@ -68,17 +63,14 @@ class Decision(Plain, frozen=True, kw_only=True):
 
     @property
     def waiting(self) -> tuple[SuiteCell, ...]:
-        """The blocking cells that a person may approve."""
         states = {State.FLAKY, State.UNCALIBRATED}
         return tuple(c for c in self.blocking if c.state in states or WAITS in c.why)
 
     def evidence(self) -> dict[str, Any]:
-        """Return the facts of the decision, for the release record."""
         return {name: value for name, value in msgspec.to_builtins(self).items() if value}
 
 
 def barred(python: str, state: State, why: str) -> SuiteCell:
-    """Return a cell that blocks even if the suites passed."""
     return SuiteCell(
         suite="any", python=python, level=Level.REQUIRED, state=state, is_blocking=True, why=why
     )
@@ -170,7 +162,6 @@ class _Case(Plain, frozen=True, kw_only=True):
 
     @property
     def demand(self) -> Demand | None:
-        """The suite's demand for the set's JAX."""
         return self.known.demands.of(self.manifest.jax_version) if self.known else None
 
     @property

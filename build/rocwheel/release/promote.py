@@ -64,8 +64,6 @@ class Copy(Plain, frozen=True, kw_only=True):
 
 @dataclass(frozen=True, kw_only=True)
 class Judged:
-    """What is known of a set on one family."""
-
     family: str
     decision: Decision = field(default_factory=lambda: Decision(cells=()))
     verdicts: tuple[FoundVerdict, ...] = ()
@@ -83,8 +81,6 @@ class Judged:
 
 @dataclass(frozen=True, kw_only=True)
 class Promote(Operation):
-    """The operation that copies a staged set into the release and lists it there."""
-
     staging: Place
     manifest: Manifest
     judged: tuple[Judged, ...]  # for each family that was asked for
@@ -176,8 +172,6 @@ class Promote(Operation):
 
 
 class PromotePlan(Plain, frozen=True, kw_only=True):
-    """What `promote` is going to do, or why it may not."""
-
     operation: Promote
     channel: Channel
     before: IndexState  # of the release
@@ -194,7 +188,6 @@ class PromotePlan(Plain, frozen=True, kw_only=True):
         return "blocked" if self.families("blocked") and not self.families("ready") else "ready"
 
     def families(self, state: str) -> list[str]:
-        """Return the families for which the set is `ready`, or `blocked`."""
         return [item.family for item in self.operation.judged if item.state == state]
 
     def lines(self) -> list[str]:

@@ -82,7 +82,6 @@ def unsigned_build(wheelhouse: Path, again: Manifest | None = None) -> bytes:
 
 
 def leave_build(wheelhouse: Path, again: Manifest) -> Path:
-    """Write the unsigned statement that a wheelhouse reproduces its set."""
     path = wheelhouse / REPRODUCED
     files.write(path, unsigned_build(wheelhouse, again))
     return path
@@ -484,6 +483,5 @@ def extended(
 
 
 def put(place: Place, key: str, data: bytes) -> None:
-    """Store a release's statements, or a wheel's provenance, where there are any."""
     if data:
         place.store.create(key, data, headers=place.record_headers, sha256=files.sha256(data))

@@ -6,7 +6,6 @@ no set holds as spent, for ever; the pages show it; only then are bytes deleted.
 """
 
 import time
-import uuid
 from collections.abc import Collection, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from datetime import timedelta
@@ -39,8 +38,6 @@ LEFTOVER_AGE = timedelta(days=1)  # of scratch files, and of files that no set h
 
 @dataclass(frozen=True, kw_only=True)
 class Prune(Operation):
-    """The operation that releases sets which retention no longer keeps."""
-
     keep: Retention
     reads_all: bool = True
 
@@ -48,7 +45,6 @@ class Prune(Operation):
         return {project for known, _ in self.expired(state) for project in known.projects}
 
     def expired(self, state: IndexState) -> tuple[tuple[Known, str], ...]:
-        """Return the sets that go, and why."""
         kept, gone = {*self.keep.pinned}, list[tuple[Known, str]]()
         days = self.keep.staging_days
         if not self.place.is_staging:
@@ -109,7 +105,6 @@ class PrunePlan(Plain, frozen=True, kw_only=True):
 
     @property
     def removes(self) -> bool:
-        """Whether anything goes: a set, a file that no set holds, what was spent before."""
         state = self.state
         return bool(self.operation.expired(state) or self.spend.free(state) or self.left)
 
@@ -141,7 +136,6 @@ class PrunePlan(Plain, frozen=True, kw_only=True):
 
 
 def plan(place: Place, channel: Channel, *, who: Who, orphans: bool = False) -> PrunePlan:
-    """Find what is expired at a place; with `orphans` also old wheels that no set holds."""
     operation = Prune(place=place, who=who, keep=channel.retention)
     spend = Spend(place=place, who=who, paths=_unheld(place, who) if orphans else ())
     state = operations.read(operation)
@@ -237,8 +231,7 @@ def _begun_above(place: Place, who: Who) -> bool:
     highest = max((claim.number for claim in found.values()), default=0)
     if highest < 1:
         return False
-    about: Any = {"time": who.time, "by": who.by, "reason": "the log was lost"}
-    skip = Transition(number=highest, previous="", id=uuid.uuid4().hex, action=Action.SKIP, **about)
+    skip = who.entry(Action.SKIP, highest, reason="the log was lost")
     return isinstance(log.commit(place, skip), str)
 
 

@@ -63,8 +63,6 @@ def _cells(*kinds: str) -> tuple[str, ...]:
 
 
 class Role(Plain, frozen=True):
-    """A kind of machine, and what it may do."""
-
     name: str
     about: str
     may: Mapping[str, tuple[str, ...]]  # action -> keys
@@ -132,7 +130,6 @@ ROLES: Final = {
 
 
 def spelt(channel: Channel, keys: Iterable[str], family: str) -> tuple[str, ...]:
-    """Return keys below a channel's prefixes; some are one family's."""
     names = (
         key.format(staging=item.staging, release=item.release, family=family)
         for key in keys

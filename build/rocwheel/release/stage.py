@@ -34,8 +34,6 @@ class Upload(Plain, frozen=True, kw_only=True):
 
 @dataclass(frozen=True, kw_only=True)
 class Stage(Operation):
-    """The operation that uploads a set to staging and lists it there."""
-
     manifest: Manifest
     families: tuple[str, ...]  # that the set is for
     uploads: tuple[Upload, ...]
@@ -100,7 +98,6 @@ class StagePlan(Plain, frozen=True, kw_only=True):
         return [*lines, *operations.page_lines(place, self.state, entry)]
 
     def to_json(self, *, dry_run: bool) -> dict[str, Any]:
-        """Return the plan as a document; without `dry_run` it was applied where that was needed."""
         place = self.operation.place
         done = "nothing-to-do" if self.is_done else "staged"
         return {
@@ -195,7 +192,6 @@ def apply(plan: StagePlan, *, console: Console) -> None:
 
 
 def holding(manifest: Manifest, entries: tuple[Entry, ...]) -> Holding:
-    """Return a manifest's set as an entry of the log brings it."""
     return Holding(
         set=manifest.sha256,
         files=entries,

@@ -28,8 +28,6 @@ from rocwheel.release.trust.policy import NEVER
 
 
 class SetStatus(Plain, frozen=True, kw_only=True):
-    """Where one set stands."""
-
     known: Known  # as the release knows it, else as staging does
     here: Known | None  # as staging knows it
     is_released: bool  # the release knows it
@@ -53,7 +51,6 @@ class SetStatus(Plain, frozen=True, kw_only=True):
 
     @property
     def released(self) -> str:
-        """The time of its release; "" where it never was released."""
         return self.known.first if self.is_released else ""
 
     @property
@@ -266,7 +263,6 @@ def overview(
 
 
 def problems(place: Place, state: IndexState, damage: Mapping[int, str]) -> tuple[str, ...]:
-    """Return what is wrong with a log, and what was stopped before the pages showed it."""
     texts = [f"{place.location}: {text}" for text in dict.fromkeys(damage.values())]
     if damage and not place.is_staging:
         error = operations.damaged(place, state, damage)
@@ -282,7 +278,6 @@ def problems(place: Place, state: IndexState, damage: Mapping[int, str]) -> tupl
 
 
 def waiting(sets: Iterable[SetStatus], *, hours: float) -> list[SetStatus]:
-    """Return sets that were staged longer ago than this and are not released."""
     limit = timedelta(hours=hours)
     return [item for item in sets if item.state in {"staged", "gated"} and item.age > limit]
 

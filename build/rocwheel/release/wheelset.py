@@ -258,7 +258,6 @@ def entries(
 
 
 def requires_python(metadata: bytes, *, name: str) -> str:
-    """Return the Requires-Python of a METADATA file, "" where it has none."""
     return KeyValueText(metadata, name=f"{name}: METADATA").get("Requires-Python")
 
 

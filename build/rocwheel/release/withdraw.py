@@ -61,8 +61,6 @@ REFUSED: Final = {
 
 @dataclass(frozen=True, kw_only=True)
 class Change(Operation):
-    """Yank, unyank, roll back or restore a set, or yank single files in any set."""
-
     action: Action
     set_id: str = ""
     filenames: tuple[str, ...] = ()
@@ -90,7 +88,6 @@ class Change(Operation):
         return self.entry(state, Action.ATTEST) if entry is None and self.is_late else entry
 
     def change(self, state: IndexState) -> Transition | None:
-        """Return the next entry of the log where the index is to change."""
         known = state.sets.get(self.set_id)
         standing = known.standing if known else None
         changed, views = self.files(state), [*(known.views if known else state.views)]
@@ -178,7 +175,6 @@ class Change(Operation):
         return made
 
     def names(self, state: IndexState) -> dict[str, list[str]]:
-        """Return what it changes of each set: single files, or none named for a whole one."""
         if self.set_id:
             return {self.set_id: [*self.filenames]}
         names: dict[str, list[str]] = {}
@@ -190,7 +186,6 @@ class Change(Operation):
         return names
 
     def views(self, state: IndexState) -> list[Place]:
-        """Return the place as each family sees it whose index changes."""
         sets = (state.sets[name] for name in self.names(state) if name in state.sets)
         every = dict.fromkeys(family for known in sets for family in known.families)
         return [*map(self.place.of, self.families or tuple(every))]
@@ -234,7 +229,6 @@ class ChangePlan(Plain, frozen=True, kw_only=True):
 
     @property
     def families(self) -> tuple[str, ...]:
-        """Return the families whose index changes."""
         return tuple(place.family for place in self.operation.views(self.state))
 
     def to_json(self, *, dry_run: bool) -> dict[str, Any]:

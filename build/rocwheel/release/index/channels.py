@@ -57,8 +57,6 @@ FromOne: TypeAlias = Annotated[int, msgspec.Meta(ge=1)]
 
 
 class Prefixes(Value, frozen=True, kw_only=True):
-    """The staging and the release prefix of one ROCm major."""
-
     staging: Prefix
     release: Prefix
 
@@ -74,8 +72,6 @@ class Retention(Value, frozen=True, kw_only=True):
 
 @dataclass(frozen=True, kw_only=True)
 class Channel:
-    """One channel: store, prefixes per ROCm major, policy, retention."""
-
     name: str
     store: str
     prefixes: Mapping[int, Prefixes]
@@ -102,15 +98,12 @@ class Channel:
 
     @property
     def option(self) -> str:
-        """Its option on a command line."""
         return f"--channel {self.name}" if self.name else f"--store {self.store}"
 
     def requires(self, role: KeyRole) -> bool:
-        """Return whether a promotion needs a signature of this role."""
         return role in self.trust.rule(self.name).required
 
     def case(self, family: str, now: datetime) -> Case:
-        """Return the case against which statements about a family's sets are checked."""
         return Case(trust=self.trust, channel=self.name, family=family, now=now)
 
     def open(self, *, probe_key: str = f"{OURS}/probe") -> Store:
@@ -153,7 +146,6 @@ class Channel:
         )
 
     def shares(self, other: Channel) -> bool:
-        """Return whether a key may be this channel's and the other's."""
         return any(one[: len(two)] == two[: len(one)] for one in self.keys for two in other.keys)
 
     def with_rules_of(self, others: Collection[Channel]) -> Channel:
@@ -267,25 +259,21 @@ class _Entry(Value, frozen=True, kw_only=True):
                 used.add(prefix)
 
     def channel(self, name: str) -> Channel:
+        same = ("prefixes", "one_build", "bisect_gpu_hours", "retention", "first_sets", "derived")
         return Channel(
+            **{field: getattr(self, field) for field in same},
             name=name,
             store=self.store.rstrip("/"),
-            prefixes=self.prefixes,
-            one_build=self.one_build,
-            bisect_gpu_hours=self.bisect_gpu_hours,
             must=tuple(sorted(self.must)),
             options=Options(region=self.region, endpoint=self.endpoint.rstrip("/")),
             public_url=self.public_url.rstrip("/"),
             page_cache=self.cache_control.pages,
             wheel_cache=self.cache_control.wheels,
-            retention=self.retention,
             size_budget={kind: size * MIB for kind, size in self.size_budget_mib.items()},
             policy=tuple(
                 matrix.Rule(rule.suite, rule.level, tuple(map(str, rule.pythons)))
                 for rule in self.policy
             ),
-            first_sets=self.first_sets,
-            derived=self.derived,
             executor=self.build.executor if self.build else "",
             builder_image=self.build.image if self.build else "",
         )

@@ -82,7 +82,6 @@ class Page(Plain, frozen=True, kw_only=True):
         return urljoin(f"{index_url}{self.project}/", name)
 
     def to_html(self, *, index_url: str, compat: str = "") -> bytes:  # noqa: ARG002
-        """Return the page for pip and for people; `index_url` is shown."""
         groups = [(v, list(files)) for v, files in groupby(self.files, lambda item: item.version)]
         blocks = (
             _version(files, self, index_url, is_open=at < UNFOLDED)
@@ -123,7 +122,6 @@ class Root(Plain, frozen=True, kw_only=True):
         return _json(self, projects=[{"name": name} for name in sorted(self.projects)])
 
     def to_html(self, *, index_url: str, compat: str = "") -> bytes:
-        """Return the page for installers and people; `compat` is the name of a page beside it."""
         kinds = {name: kind_of(name) for name in sorted(self.projects)}
         plugins = [name for name, kind in kinds.items() if kind and kind[0] is WheelKind.PLUGIN]
         return _render(
@@ -140,8 +138,6 @@ class Root(Plain, frozen=True, kw_only=True):
 
 
 class Link(Plain, frozen=True, kw_only=True):
-    """One file as an HTML page shows it to an installer."""
-
     filename: str
     sha256: str
     metadata_sha256: str
@@ -166,7 +162,6 @@ def mark(data: bytes) -> int | None:
 
 
 def with_mark(data: bytes, number: int) -> bytes:
-    """Return a page of ours with another state's number."""
     for pattern in _MARKED:
         if match := pattern.search(data):
             return b"%b%d%b" % (data[: match.start(1)], number, data[match.end(1) :])

@@ -163,7 +163,6 @@ def _unlike(client: Client, url: str, wanted: set[tuple[str, str]], *, absent: b
 
 
 def page_seconds(indexes: Sequence[Place], projects: Collection[str]) -> int:
-    """Return how long copies of these pages may be kept, by their stored headers."""
     if not (indexes and projects):
         return 0
     place, pages = indexes[0], product(indexes, projects)
@@ -174,7 +173,6 @@ def page_seconds(indexes: Sequence[Place], projects: Collection[str]) -> int:
 
 
 def _kept(place: Place, info: ObjectInfo) -> int:
-    """Return how long copies of a page live; as the channel says where its store does not."""
     return kept_seconds(info.cache_control or place.page_cache)
 
 
@@ -199,12 +197,10 @@ class Claim(Plain, frozen=True, kw_only=True):
 
     @property
     def shows(self) -> frozenset[tuple[str, str | None]]:
-        """Return the names of the files on it, and why they are yanked."""
         return frozenset((link.filename, link.yanked) for link in links(self.data))
 
 
 def claimed(place: Place, project: str) -> Claim | None:
-    """Return the claim of the page stored under this project's name; None where there is none."""
     plain = place.views(project, folder_keys=False)[0]
     for key in (plain, place.json(project)):
         data, info = glance(place.store, key)

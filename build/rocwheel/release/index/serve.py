@@ -57,13 +57,11 @@ class Site(ThreadingHTTPServer):
 
     @property
     def url(self) -> str:
-        """What the server listens on: `http://127.0.0.1:8000/`."""
         host, port = self.server_address[:2]
         return f"http://{host if isinstance(host, str) else host.decode()}:{port}/"
 
     @contextmanager
     def running(self) -> Iterator[Site]:
-        """Answer in another thread while the block runs."""
         thread = threading.Thread(target=self.serve_forever, daemon=True)
         with self:
             thread.start()

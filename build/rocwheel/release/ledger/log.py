@@ -50,8 +50,6 @@ class UnknownError(StoreError):
 
 
 class _Snapshot(Value, frozen=True, kw_only=True):
-    """The sets of a state; their files are in a second object, which this one names."""
-
     number: int
     head: str
     sets: tuple[Known, ...]
@@ -178,7 +176,6 @@ def commit(place: Place, entry: Transition) -> str | bytes:
 
 
 def followed(place: Place, state: IndexState, data: bytes) -> IndexState:
-    """Return the state after the next entry, which another process was faster with."""
     return _folded(place, state, until=state.number + 1, ahead={state.number + 1: data})
 
 
@@ -254,13 +251,11 @@ def _stored(place: Place) -> dict[int, str]:
 
 
 def _below(state: IndexState, number: int) -> str:
-    """Digest what the store listed of the entries before this one."""
     stored = sorted((n, mark) for n, mark in state.stored.items() if n < number)
     return files.sha256(msgspec.json.encode(stored))
 
 
 def _snapshot(place: Place) -> IndexState | None:
-    """Read the stored snapshot; None where none can be used."""
     snapshot = _parsed(place, glance(place.store, place.state)[0])
     if snapshot is None or not _has(place, snapshot.number, snapshot.head):
         return None

@@ -20,7 +20,6 @@ THREADS: Final = 4  # wheels that are downloaded at once
 
 
 def put(place: Place, manifest: Manifest) -> None:
-    """Store a manifest, once; the same one again changes nothing."""
     key = place.manifest(manifest.sha256)
     place.store.create(key, manifest.to_bytes(), headers=place.record_headers)
 
@@ -65,7 +64,6 @@ def bundle(place: Place, known: Known) -> bytes:
 
 
 def begins(data: bytes, sha256: str) -> bool:
-    """Return whether the first lines of statements have this digest."""
     part = hashlib.sha256()
     for line in data.splitlines(keepends=True):
         part.update(line)

@@ -41,8 +41,6 @@ AS_JSON: Final = Headers(content_type=JSON)
 
 
 class Phase(enum.Enum):
-    """How far a cell is."""
-
     KEPT = "kept"  # done before this night
     WAITING = "waiting"  # for others, or for a machine
     RUNNING = "running"
@@ -53,8 +51,6 @@ class Phase(enum.Enum):
 
 
 class CauseClass(enum.Enum):
-    """The cause of a cell that did not pass; `ci/causes.yaml` maps texts to it."""
-
     WHEELS = "wheels"
     TESTS = "tests"
     INPUTS = "inputs"
@@ -65,8 +61,6 @@ class CauseClass(enum.Enum):
 
 
 class Needs(Value, frozen=True, kw_only=True):
-    """The resources of a cell, and the machines that may run it."""
-
     cpus: int = 1
     memory_mib: int = 512
     disk_mib: int = 0
@@ -129,8 +123,6 @@ class WheelRecipe(Value, frozen=True, kw_only=True):
 
 
 class NightPlan(Value, frozen=True, kw_only=True):
-    """The plan of a night: all its cells, resolved, so that it can be run again anywhere."""
-
     night: str
     made: str  # time
     by: str
@@ -159,8 +151,6 @@ class NightPlan(Value, frozen=True, kw_only=True):
 
 
 class Begun(Value, frozen=True, kw_only=True):
-    """The record that an attempt at a cell began, and on which machine."""
-
     token: str  # unique, so that a put whose answer was lost is known again
     cell: str
     plan: str  # SHA-256
@@ -182,8 +172,6 @@ class WorstTest(Value, frozen=True, kw_only=True):
 
 
 class Ended(Value, frozen=True, kw_only=True):
-    """The record of how an attempt at a cell ended."""
-
     cell: str
     plan: str
     host: str
@@ -212,8 +200,6 @@ class Lease(Value, frozen=True, kw_only=True):
 
 
 class Order(Value, frozen=True, kw_only=True):
-    """The order of a person about a night: retry or drop a cell, stop the night or let it go on."""
-
     action: str
     cell: str = ""
     by: str
@@ -223,8 +209,6 @@ class Order(Value, frozen=True, kw_only=True):
 
 
 class HostMark(Value, frozen=True, kw_only=True):
-    """The record that a host gets no more cells, or gets them again."""
-
     host: str
     quarantined: bool
     by: str
@@ -239,8 +223,6 @@ class Index(Value, frozen=True, kw_only=True):
 
 
 class CellAttempt(Plain, frozen=True, kw_only=True):
-    """One attempt at a cell: its number, and what is known of it."""
-
     number: int
     begun: Begun | None = None
     ended: Ended | None = None
@@ -249,13 +231,10 @@ class CellAttempt(Plain, frozen=True, kw_only=True):
 
     @property
     def is_lost(self) -> bool:
-        """Return whether it has no end and cannot be running any more."""
         return not self.ended and (bool(self.unread) or not self.begun or self.silence > LAPSED)
 
 
 class Book(Plain, frozen=True, kw_only=True):
-    """Everything that happened in a night so far."""
-
     plan: NightPlan
     sha256: str  # of the plan
     attempts: Mapping[str, tuple[CellAttempt, ...]]
@@ -272,7 +251,6 @@ class Nights:
         self._once: dict[str, bytes] = {}  # what is written once is read once
 
     def names(self) -> tuple[str, ...]:
-        """Return all nights, oldest first."""
         return self._parsed(glance(self.store, INDEX)[0])
 
     def check_clock(self, now: datetime) -> None:
@@ -364,7 +342,6 @@ class Nights:
         return 0 if self._create(key, begun) is None else known + 1
 
     def end(self, night: str, number: int, ended: Ended) -> bool:
-        """Record how an attempt ended; return False if an end is recorded already."""
         key = self.key(night, f"cells/{ended.cell}/{number}.json")
         return bool(self._create(key, ended))
 
@@ -407,17 +384,14 @@ class Nights:
         return self.key(night, f"cells/{cell}/{number}.lease")
 
     def keep_log(self, night: str, cell: str, number: int, log: bytes) -> str:
-        """Store what an attempt printed; return its key."""
         key = self.key(night, f"cells/{cell}/{number}.log")
         self.store.create(key, log, headers=Headers(content_type=TEXT))
         return key
 
     def order(self, night: str, order: Order) -> None:
-        """Record the order of a person."""
         self._append(self.key(night, "orders/"), order)
 
     def quarantined(self) -> dict[str, HostMark]:
-        """Return hosts that get no more cells."""
         keys = sorted((info.key for info in self.store.keys(f"{HOSTS}/")), key=_number)
         marks = [
             HostMark.from_bytes(data, name=self.store.locate(key))
@@ -427,7 +401,6 @@ class Nights:
         return {host: mark for host, mark in last.items() if mark.quarantined}
 
     def mark_host(self, mark: HostMark) -> None:
-        """Record that a host gets no more cells, or gets them again."""
         host = re.sub(r"[^A-Za-z0-9._-]", "-", mark.host)
         self._append(f"{HOSTS}/{host}/", mark)
 
@@ -435,7 +408,6 @@ class Nights:
         swap(self.store, self.key(night, "summary.json"), lambda _old: body, headers=AS_JSON)
 
     def summary(self, night: str) -> bytes | None:
-        """Read the summary; None for a night that has none yet."""
         return glance(self.store, self.key(night, "summary.json"))[0] or None
 
     def forget(self, nights: Sequence[str]) -> None:
@@ -446,7 +418,6 @@ class Nights:
         self._index(lambda known: tuple(name for name in known if name not in nights))
 
     def key(self, night: str, name: str) -> str:
-        """Return the key of something that belongs to a night."""
         return f"{ROOT}/{night}/{name}"
 
     def _read(self, key: str) -> tuple[str, bytes]:

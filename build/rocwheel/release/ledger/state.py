@@ -36,8 +36,6 @@ SetId = Annotated[str, msgspec.Meta(pattern=r"\A([0-9a-f]{64}|foreign(-[a-z][0-9
 
 
 class Action(enum.Enum):
-    """The kinds of entries of the log."""
-
     STAGE = "stage"
     PROMOTE = "promote"
     RESTORE = "restore"
@@ -67,16 +65,12 @@ class Action(enum.Enum):
 
 
 class Standing(enum.Enum):
-    """Where a wheel set stands at one place."""
-
     LISTED = "listed"
     HELD = "held"  # rolled back: not listed, and its bytes are kept
     PRUNED = "pruned"
 
 
 class Holding(Value, frozen=True, kw_only=True):
-    """A set with its files, as an entry of the log brings it."""
-
     set: SetId
     files: tuple[Entry, ...]
     jax: str = ""
@@ -163,7 +157,6 @@ class Known(Value, frozen=True, kw_only=True, omit_defaults=True):
 
     @property
     def views(self) -> tuple[str, ...]:
-        """The indexes that may list it."""
         return (*self.families, *([ALL] if self.must and ALL not in self.families else ()))
 
     @property
@@ -212,8 +205,6 @@ _TORN: Final = "entry {} of the log follows another one than is there"
 
 
 class File(Value, frozen=True, kw_only=True):
-    """One file that sets hold."""
-
     entry: Entry
     sets: tuple[str, ...]
     # Set -> reason; that of "" holds for the file itself, whichever sets come and go.
@@ -221,8 +212,6 @@ class File(Value, frozen=True, kw_only=True):
 
 
 class Listing(Value, frozen=True, kw_only=True):
-    """The listing of one project: its files, their hashes, and the sets that hold them."""
-
     project: str
     files: tuple[File, ...] = ()  # by name, and where they lie
     # Name -> path of bytes that were taken away for ever -> the families that knew them.
@@ -238,6 +227,13 @@ class Listing(Value, frozen=True, kw_only=True):
         """Return the file that lies there, where a set holds it."""
         files = self.named(path.rpartition("/")[2])
         return next((file for file in files if file.entry.path == path), None)
+
+    def having(self, file: File) -> Listing:
+        """Return a listing with a file, in place of the one that lies there."""
+        at = bisect_left(self.files, _place_of(file), key=_place_of)
+        rest = self.files[at:]
+        rest = rest[1:] if rest and rest[0].entry.path == file.entry.path else rest
+        return replace(self, files=(*self.files[:at], file, *rest))
 
     def beside(self, other: Listing | None) -> Listing:
         """Return what two logs of before 0.3 say of a project together."""
@@ -306,7 +302,6 @@ class IndexState(Plain, frozen=True, kw_only=True):
 
     @property
     def views(self) -> tuple[str, ...]:
-        """The indexes of families, and of `all` where sets are for several."""
         return tuple(index for index in self.indexes if "/" not in index)
 
     def of(self, index: str) -> IndexState:
@@ -333,23 +328,19 @@ class IndexState(Plain, frozen=True, kw_only=True):
 
     @property
     def listed(self) -> list[Known]:
-        """The sets that are listed, each with a manifest of ours."""
         sets = (known for name, known in self.sets.items() if not is_foreign(name))
         return [known for known in sets if known.standing is Standing.LISTED]
 
     @property
     def projects(self) -> frozenset[str]:
-        """Every project that was ever listed; they never leave."""
         return self.unread.union(self.listings)
 
     def listing(self, project: str) -> Listing:
-        """Return a loaded listing; an empty one of a project that is not known."""
         if project in self.unread:
             raise KeyError(f"{project}: not loaded")  # a bug: never taken for an empty one
         return self.listings.get(project) or Listing(project=project)
 
     def is_listed(self, file: File) -> bool:
-        """Whether installers see a file."""
         return any(self.lists(item) for item in file.sets)
 
     def shown(self, project: str) -> tuple[Entry, ...]:
@@ -372,7 +363,6 @@ class IndexState(Plain, frozen=True, kw_only=True):
         )
 
     def files(self, set_id: str) -> tuple[Entry, ...]:
-        """Return the files a set holds, as they are listed, or would be."""
         known = self.sets.get(set_id)
         held = (
             replace(file.entry, yanked=file.yanks.get(set_id))
@@ -441,7 +431,6 @@ class IndexState(Plain, frozen=True, kw_only=True):
 
 
 def is_foreign(set_id: str) -> bool:
-    """Return whether it stands for files that were here before us."""
     return set_id.startswith(FOREIGN)
 
 
@@ -538,22 +527,14 @@ def _brought(state: IndexState, entry: Transition, holding: Holding) -> IndexSta
     if not families:
         raise ValueError(f"{holding.set[:12]} is for no family")
     state.check_names(holding.files, families, where=holding.set[:12])
-    listings, by_project = dict(state.listings), dict[str, list[Entry]]()
+    listings, projects = dict(state.listings), {item.project for item in holding.files}
     for item in holding.files:
-        by_project.setdefault(item.project, []).append(item)
-    for project, entries in by_project.items():
-        listing = state.listing(project)
-        files = {file.entry.path: file for file in listing.files}
-        for item in entries:
-            plain = replace(item, yanked=None)
-            there = files.get(item.path) or File(entry=plain, sets=())
-            yanks = {} if item.yanked is None else {holding.set: item.yanked}
-            files[item.path] = File(
-                entry=there.entry,
-                sets=tuple(dict.fromkeys((*there.sets, holding.set))),
-                yanks={**there.yanks, **yanks},
-            )
-        listings[project] = _listing(listing, files.values())
+        listing = listings.get(item.project) or state.listing(item.project)
+        there = listing.file(item.path) or File(entry=replace(item, yanked=None), sets=())
+        yanks = {} if item.yanked is None else {holding.set: item.yanked}
+        sets = tuple(dict.fromkeys((*there.sets, holding.set)))
+        held = File(entry=there.entry, sets=sets, yanks={**there.yanks, **yanks})
+        listings[item.project] = listing.having(held)
     yanked = sum(item.yanked is not None for item in holding.files)
     standing = Known(
         id=holding.set,
@@ -562,7 +543,7 @@ def _brought(state: IndexState, entry: Transition, holding: Holding) -> IndexSta
         jax=holding.jax,
         rocm=holding.rocm,
         pythons=holding.pythons,
-        projects=in_order({*by_project, *(known.projects if known else ())}, removing=False),
+        projects=in_order({*projects, *(known.projects if known else ())}, removing=False),
         files=len({item.filename for item in holding.files}) + (known.files if known else 0),
         yanked=yanked + (known.yanked if known else 0),
         families=dict.fromkeys(families, Standing.LISTED),
@@ -761,6 +742,9 @@ _CHANGES: Final[Mapping[Action, Change]] = {
 }
 
 
+def _place_of(file: File) -> tuple[str, str]:
+    return file.entry.filename, file.entry.path
+
+
 def _listing(listing: Listing, files: Iterable[File]) -> Listing:
-    ordered = sorted(files, key=lambda item: (item.entry.filename, item.entry.path))
-    return replace(listing, files=tuple(ordered))
+    return replace(listing, files=tuple(sorted(files, key=_place_of)))

@@ -132,7 +132,6 @@ def released_coverage(release: Place, state: IndexState, cells: Collection[Cell]
 
 
 def cells(verdicts: Iterable[FoundVerdict]) -> set[Cell]:
-    """Return the suites and CPythons that any verdict is about, with a list of tests or without."""
     return {(item.suite, item.python) for item in verdicts if item.verdict}
 
 

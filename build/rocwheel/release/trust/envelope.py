@@ -35,15 +35,11 @@ class Sha256Digest(Value, frozen=True, kw_only=True):
 
 
 class StatementSubject(Value, frozen=True, kw_only=True):
-    """A subject of a statement."""
-
     name: NonEmpty
     digest: Sha256Digest
 
 
 class Statement(Value, frozen=True, kw_only=True):
-    """An in-toto Statement v1."""
-
     predicate_type: NonEmpty = msgspec.field(name="predicateType")
     subject: Annotated[tuple[StatementSubject, ...], Meta(min_length=1)]
     predicate: Mapping[str, Any]
@@ -52,7 +48,6 @@ class Statement(Value, frozen=True, kw_only=True):
     )
 
     def part(self, *names: str) -> Mapping[str, Any]:
-        """Return an object in the predicate; an empty one where there is none."""
         value: Any = self.predicate
         for name in names:
             value = value.get(name) if isinstance(value, dict) else None
@@ -60,7 +55,6 @@ class Statement(Value, frozen=True, kw_only=True):
 
     @property
     def own(self) -> Mapping[str, Any]:
-        """Fields of our own, which in-toto does not have."""
         return self.part("rocwheel")
 
     @property
@@ -182,7 +176,6 @@ def _check(envelope: Envelope, keyid: str, trust: Trust) -> datetime | None:
 
 
 def unsigned(statement: Statement) -> bytes:
-    """Return an envelope without a signature, for a machine without a key."""
     return _written(statement.to_bytes(), {})
 
 

@@ -53,8 +53,6 @@ Table = Mapping[str, Mapping[str, tuple[str, str]]]  # set -> family -> standing
 
 
 class Head(Value, frozen=True, kw_only=True):
-    """The fields of a head statement."""
-
     number: int  # of the last entry of the log
     digest: str  # of that
     channel: str
@@ -162,7 +160,6 @@ class Seen:
     """The newest heads that this machine saw, by place; older ones are refused."""
 
     def __init__(self, cache: Path) -> None:
-        """Take the cache folder of this user."""
         self._path = cache / "heads.json"
 
     def known(self) -> dict[str, tuple[int, str]]:
@@ -251,8 +248,6 @@ class _File(msgspec.Struct):
 
 
 class OfferedWheel(Plain, frozen=True, kw_only=True):
-    """A wheel of an index: the digest on its page, and the place of statements about it."""
-
     filename: str
     sha256: str
     where: str  # URL; "" of a wheel that came before rocwheel
@@ -260,8 +255,6 @@ class OfferedWheel(Plain, frozen=True, kw_only=True):
 
 
 class Asked(Plain, frozen=True, kw_only=True):
-    """A file to verify, with its statements and the index's head."""
-
     name: str
     sha256: str
     bundle: bytes

@@ -38,8 +38,6 @@ Algorithm = Literal[
 
 
 class KeyRole(enum.Enum):
-    """The role of a key; each kind of statement needs one."""
-
     BUILDER = "builder"
     RUNNER = "runner"
     PROMOTER = "promoter"
@@ -47,8 +45,6 @@ class KeyRole(enum.Enum):
 
 
 class Revocation(Value, frozen=True, kw_only=True):
-    """The day from which a key counts no more, and why."""
-
     since: date
     reason: NonEmpty
 
@@ -147,8 +143,6 @@ Days = Annotated[int, msgspec.Meta(ge=1, le=366)]
 
 
 class ChannelRule(Value, frozen=True, kw_only=True):
-    """The roles whose signed statements a promotion of one channel needs."""
-
     required: tuple[KeyRole, ...] = ()
     locked: bool = False  # takes only sets whose sources are a verified pin's
     fresh_days: Days = 7  # for how long a head statement of a release is believed
@@ -179,7 +173,6 @@ class Trust(Plain, frozen=True, kw_only=True):
     rocm: frozenset[str] = frozenset()
 
     def rule(self, channel: str) -> ChannelRule:
-        """Return what a promotion of the channel needs."""
         return self.rules.get(channel, ChannelRule())
 
     def with_rule_of(self, channel: str, asked: str) -> Trust:
@@ -191,13 +184,10 @@ class Trust(Plain, frozen=True, kw_only=True):
         return replace(self, rules={**self.rules, asked: rule})
 
     def name(self, keyid: str) -> str:
-        """Return what people call a key."""
         return self.names.get(keyid, f"unknown key {keyid[:12]}")
 
 
 class Case(Plain, frozen=True, kw_only=True):
-    """The circumstances that statements are checked against."""
-
     trust: Trust
     channel: str
     family: str

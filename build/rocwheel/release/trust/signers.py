@@ -135,7 +135,6 @@ def _check_folder(path: Path) -> None:
 
 
 def public_pem(key: PublicKey) -> str:
-    """Return the public part as PEM."""
     from cryptography.hazmat.primitives.serialization import Encoding, PublicFormat
 
     public = key._crypto_key()  # noqa: SLF001 - the library has no public name for it

@@ -46,8 +46,6 @@ NO_DIGEST: Final = {"annotations": {OWN: "Bazel says no digest of what it fetche
 
 
 class Approval(Value, frozen=True, kw_only=True, omit_defaults=True):
-    """A person's approval to release a cell without a pass."""
-
     suite: NonEmpty
     python: NonEmpty
     by: NonEmpty
@@ -103,7 +101,6 @@ def provenance(
 
 
 def parameters(manifest: Manifest) -> dict[str, Any]:
-    """Return the normalised request of a set."""
     return {
         "jax": manifest.jax_version,
         "rocm": manifest.rocm.version,
@@ -188,7 +185,6 @@ def result_fields(statement: Statement) -> Mapping[str, Any]:
 
 
 def approval(manifest: Manifest, word: Approval, *, time: str) -> Statement:
-    """State a person's approval of a cell of a set, on one family of one channel, as it is now."""
     return Statement(
         predicate_type=APPROVAL,
         subject=subjects(manifest),
@@ -244,7 +240,6 @@ def subjects(manifest: Manifest) -> tuple[StatementSubject, ...]:
 
 
 def claimed(statement: Statement) -> object:
-    """Return the time in a statement."""
     if statement.predicate_type == TEST_RESULT:
         return result_fields(statement).get("ended")
     *path, name = _TIMES[statement.predicate_type]

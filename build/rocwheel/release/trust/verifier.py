@@ -51,8 +51,6 @@ class Stated(Plain, frozen=True, kw_only=True):
 
 
 class ChainLink(Plain, frozen=True, kw_only=True):
-    """One step of the chain: its role, whether it holds and counts, and a line about it."""
-
     role: str
     holds: bool
     about: str
@@ -276,7 +274,6 @@ def _chain(
 
 
 def wrong(name: str, why: str) -> TrustError:
-    """Return the error for a wrong statement."""
     return TrustError(f"{name}: {why}", hint=envelope.AGAIN)
 
 
@@ -434,7 +431,6 @@ def _subjects(link: ChainLink) -> dict[str, str]:
 
 
 def _about(item: Stated) -> str:
-    """Return the manifest that a statement is about, unchecked."""
     with suppress(TrustError, ConfigError):
         return envelope.parse(item.data, name="").statement.subjects.get(MANIFEST, "")
     return ""
