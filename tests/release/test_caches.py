@@ -5,7 +5,7 @@ from __future__ import annotations
 from datetime import timedelta
 
 import pytest
-from support.wheelset import WHO, Shop, make_set, pass_gate, wheel_key
+from support.wheelset import WHO, Shop, wheel_key
 
 from rocwheel.base.store.file import FileStore
 from rocwheel.base.values import replace
@@ -87,9 +87,7 @@ def test_a_pjrt_leaves_when_no_copy_with_its_plugin_is_left(shop, tmp_path, cloc
 
 
 def test_whoever_completes_what_was_stopped_waits_as_long(shop, tmp_path, clock) -> None:
-    manifest = make_set(tmp_path / "a", pythons=("3.12",))
-    shop.stage(tmp_path / "a")
-    pass_gate(shop.staging, manifest)
+    manifest = shop.gated(tmp_path / "a", pythons=("3.12",))
     plan = shop.plan(manifest)
     plan.operation.prepare(plan.before, None)
     clock.changes.clear()
@@ -116,8 +114,7 @@ def test_whoever_completes_what_was_stopped_waits_as_long(shop, tmp_path, clock)
 
 
 def test_bytes_are_deleted_when_no_copy_that_lists_them_is_left(shop, tmp_path, clock) -> None:
-    make_set(tmp_path / "a", pythons=("3.12",))
-    shop.stage(tmp_path / "a")
+    shop.staged(tmp_path / "a", pythons=("3.12",))
     shop.channel = replace(shop.channel, retention=Retention(staging_days=1))
     clock.changes.clear()
     shop.prune(days=2)
@@ -157,8 +154,7 @@ def test_deleting_waits_as_long_as_the_pages_were_stored_with(
 ) -> None:
     """The channel's max-age was lowered since: copies that list a file outlived it."""
     shop = Shop((tmp_path / "store").as_uri(), console)
-    manifest = make_set(tmp_path / "a", pythons=("3.12",))
-    shop.stage(tmp_path / "a")
+    manifest = shop.staged(tmp_path / "a", pythons=("3.12",))
     shop.channel = replace(shop.channel, retention=Retention(staging_days=1))
     wheel = shop.store.root / wheel_key(shop.staging, manifest.built[0].filename)
     data = wheel.read_bytes()
@@ -186,8 +182,7 @@ def test_deleting_waits_as_long_as_the_pages_were_stored_with(
 
 def test_prune_leaves_no_bytes_of_a_spent_name(shop, tmp_path, clock) -> None:
     """Whatever an upload that was stopped put back under it, sooner or later."""
-    manifest = make_set(tmp_path / "a", pythons=("3.12",))
-    shop.stage(tmp_path / "a")
+    manifest = shop.staged(tmp_path / "a", pythons=("3.12",))
     folder = shop.store.root / shop.staging.key("")
     wheels = {path: path.read_bytes() for path in folder.glob("files/*/*.whl*")}
     assert len(wheels) == 2 * len(manifest.built)

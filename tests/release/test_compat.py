@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 from support import wheelset
-from support.wheelset import FAMILY, Shop
+from support.wheelset import FAMILY
 
 import amdgpu_family_matrix as matrix
 from rocwheel import cli
@@ -42,8 +42,7 @@ def test_without_a_channel_nothing_is_said_to_be_released(capsys):
     assert [row["family"] for row in document["GPUs"]] == list(matrix.FAMILIES)
 
 
-def test_a_release_is_exercised_where_its_verdicts_pass(tmp_path, console, capsys):
-    shop = Shop((tmp_path / "store").as_uri(), console)
+def test_a_release_is_exercised_where_its_verdicts_pass(tmp_path, shop, capsys):
     shop.released(tmp_path / "set")
     words = ("--json", f"--store={shop.store.url}", f"--family={FAMILY.name}")
     rows = json.loads(ask(capsys, *words))["Released"]
@@ -64,8 +63,7 @@ def test_every_form_has_every_cell(capsys, form):
 
 
 @pytest.mark.parametrize("form", ["text", "md", "html"])
-def test_where_nothing_is_released_the_table_says_so(tmp_path, console, capsys, form):
-    shop = Shop((tmp_path / "store").as_uri(), console)
+def test_where_nothing_is_released_the_table_says_so(tmp_path, shop, capsys, form):
     wheelset.make_set(tmp_path / "set")
     shop.stage(tmp_path / "set")
     asked = (f"--store={shop.store.url}", f"--family={FAMILY.name}")
@@ -75,9 +73,8 @@ def test_where_nothing_is_released_the_table_says_so(tmp_path, console, capsys, 
 
 
 def test_a_page_beside_the_index_says_what_is_released_and_the_index_leads_to_it(
-    tmp_path, console, capsys
+    tmp_path, shop, capsys
 ):
-    shop = Shop((tmp_path / "store").as_uri(), console)
     manifest = shop.released(tmp_path / "set")
     (folder,) = (path.parent for path in (tmp_path / "store" / "v2").glob("*/index.html"))
     where = (
@@ -135,11 +132,8 @@ def released(shop, wheelhouse, *, results, **options):
     return manifest
 
 
-def test_the_tables_of_the_page_are_made_of_what_is_released_and_was_tried(
-    tmp_path, console, capsys
-):
+def test_the_tables_of_the_page_are_made_of_what_is_released_and_was_tried(tmp_path, shop, capsys):
     """Newer JAX with older ROCm is released first: each has its own oldest."""
-    shop = Shop((tmp_path / "store").as_uri(), console)
     newer, older = smoke("0.9.2", seen="hipBLAS"), smoke("0.9.1", seen="MIOpen")
     released(shop, tmp_path / "one", results=newer, jax="0.9.2", rocm="7.10.0")
     manifest = released(shop, tmp_path / "two", results=older, jax="0.9.1", rocm="7.11.0")
@@ -189,8 +183,7 @@ def image_of(manifest, reference, *, released=True):
     )  # fmt: skip
 
 
-def test_what_the_suite_found_and_cannot_be_read_is_not_known(tmp_path, console, capsys):
-    shop = Shop((tmp_path / "store").as_uri(), console)
+def test_what_the_suite_found_and_cannot_be_read_is_not_known(tmp_path, shop, capsys):
     released(shop, tmp_path / "set", results=smoke("0.9.1", seen=""))
     asked = ("--json", f"--store={shop.store.url}", f"--family={FAMILY.name}")
     assert len(json.loads(ask(capsys, *asked))["JAX modules"]) > 80

@@ -250,9 +250,7 @@ def test_a_download_that_breaks_is_taken_up_where_it_broke(front, servers) -> No
 def test_many_promotions_of_one_set_end_as_one(front, servers, tmp_path, console) -> None:
     url = servers.fresh_url("seaweedfs")
     shop = Shop(url, console)
-    manifest = make_set(tmp_path / "wh")
-    shop.stage(tmp_path / "wh")
-    pass_gate(shop.staging, manifest)
+    manifest = shop.gated(tmp_path / "wh")
     shops = [Shop(url, console) for _ in range(4)]
     each(
         lambda item: item[1].promote(manifest, who=replace(WHO, by=f"runner {item[0]}")),
@@ -385,9 +383,7 @@ def test_pip_never_sees_half_a_release_however_often_promotions_are_killed(
             if not FULL and number > 3 and any(item.startswith("open") for item in moments):
                 break  # three kills, and more where none of them cut a promotion
             folder = tmp_path / str(number)
-            manifest = make_set(folder, suffix=f"+rocm7.10.0a{number:02}", pythons=(python,))
-            shop.stage(folder)
-            pass_gate(shop.staging, manifest)
+            manifest = shop.gated(folder, suffix=f"+rocm7.10.0a{number:02}", pythons=(python,))
             argv = [*command, "promote", "--manifest", str(folder), "--quiet"]
             argv += ["--family", FAMILY.name, "--store", shop.store.url]
             process = subprocess.Popen(argv, env=env, stdout=subprocess.DEVNULL)
@@ -424,9 +420,7 @@ def test_sigterm_ends_a_promotion_in_two_lines_and_the_next_run_completes_it(
     servers, tmp_path, monkeypatch, console, front
 ) -> None:  # fmt: skip
     shop = Shop(servers.fresh_url("seaweedfs"), console)
-    manifest = make_set(tmp_path / "wh", pythons=("3.12",))
-    shop.stage(tmp_path / "wh")
-    pass_gate(shop.staging, manifest)
+    manifest = shop.gated(tmp_path / "wh", pythons=("3.12",))
     env = {**os.environ, "PYTHONPATH": f"{ROOT / 'build'}{os.pathsep}{ROOT}"}
     argv = [sys.executable, "-c", "import sys; from rocwheel.cli import main; sys.exit(main())"]
     argv += ["promote", "--manifest", str(tmp_path / "wh"), "--family", FAMILY.name]

@@ -14,7 +14,7 @@ from pathlib import Path
 
 import msgspec
 import pytest
-from support.wheelset import FAMILY, Shop, make_set, pass_gate
+from support.wheelset import FAMILY, Shop, make_set
 
 import rocwheel
 from rocwheel.base.values import Value
@@ -91,9 +91,7 @@ def test_the_first_command_that_writes_takes_a_store_over(version, tmp_path, con
     state = log.read(old.shop.release)
     held = [known.id for known in state.sets.values() if known.standing is Standing.HELD]
     yanked = {name for page in old.listed().values() for name, why in page if why == "slow"}
-    manifest = make_set(tmp_path / "new", jax="0.10.9", pythons=("3.12",))
-    old.shop.stage(tmp_path / "new")
-    pass_gate(old.shop.staging, manifest)
+    manifest = old.shop.gated(tmp_path / "new", jax="0.10.9", pythons=("3.12",))
     assert old.run("promote", "--manifest", manifest.sha256) == 0
     after = {name: why for page in old.listed().values() for name, why in page}
     assert after.keys() == before | {wheel.filename for wheel in manifest.built}

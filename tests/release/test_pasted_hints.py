@@ -14,7 +14,7 @@ import sys
 from pathlib import Path
 
 import pytest
-from support.wheelset import FAMILY, Shop, make_set, make_verdict, pass_gate
+from support.wheelset import FAMILY, Shop, make_verdict, pass_gate
 
 from rocwheel.cli import main
 from rocwheel.records.verdict import Counts, State
@@ -57,9 +57,7 @@ class Desk:
 
     def staged(self, **options):
         folder = self.folder / f"set{options.get('jax', '')}"
-        manifest = make_set(folder, pythons=("3.12",), **options)
-        self.shop.stage(folder)
-        return manifest
+        return self.shop.staged(folder, pythons=("3.12",), **options)
 
 
 @pytest.fixture

@@ -151,8 +151,7 @@ def test_a_set_goes_all_the_way_through_a_bucket_that_strangers_may_not_read(
 def test_a_gate_that_may_not_read_the_wheels_says_403_before_anything_else(
     shop, servers, tmp_path, console, monkeypatch
 ) -> None:
-    manifest = make_set(tmp_path / "wh", pythons=(str(PYTHON),))
-    shop.stage(tmp_path / "wh")
+    manifest = shop.staged(tmp_path / "wh", pythons=(str(PYTHON),))
     for key, value in servers["seaweedfs"].environ(READER, "another secret").items():
         monkeypatch.setenv(key, value)
     place = replace(shop.staging, store=open_store(shop.store.url))
@@ -166,8 +165,7 @@ def test_a_gate_that_may_not_read_the_wheels_says_403_before_anything_else(
 
 
 def test_what_is_brought_has_the_manifests_digest_or_does_not_stay(shop, tmp_path) -> None:
-    manifest = make_set(tmp_path / "wh", pythons=(str(PYTHON),))
-    shop.stage(tmp_path / "wh")
+    manifest = shop.staged(tmp_path / "wh", pythons=(str(PYTHON),))
     wheel = manifest.built[0]
     odd = shop.staging.wheel(wheel.filename, "0" * 64)
     path = tmp_path / "wh" / wheel.filename
@@ -238,6 +236,5 @@ def test_a_public_bucket_is_a_case_of_its_own(servers, tmp_path, monkeypatch, co
     for key, value in servers["public"].environ().items():
         monkeypatch.setenv(key, value)
     shop = Shop(servers.fresh_url("public"), console)
-    manifest = make_set(tmp_path / "wh", pythons=(str(PYTHON),))
-    shop.stage(tmp_path / "wh")
+    manifest = shop.staged(tmp_path / "wh", pythons=(str(PYTHON),))
     assert answer(shop.staging.served(wheel_key(shop.staging, manifest.built[0].filename))) == 200

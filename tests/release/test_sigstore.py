@@ -28,12 +28,10 @@ from sigstore.verify import Verifier
 from support import engines, sigstore
 from support.serving import serving
 from support.trust import World
-from support.wheelset import make_verdict, wheel_key
+from support.wheelset import wheel_key
 
 from rocwheel.base.errors import ConfigError, StoreError
 from rocwheel.cli import main
-from rocwheel.release import proof
-from rocwheel.release.ledger import verdicts
 from rocwheel.release.trust import TrustError, envelope, policy, signers
 from rocwheel.release.trust.policy import KeyRole, Trust, TrustedKey
 from rocwheel.release.trust.sigstore import Identity, SigstoreSigner
@@ -81,15 +79,6 @@ class Team(World):
     def signer(self, role: str):
         return signers.signer(self.instance.uri, token=sigstore.token(ROLES[role]))
 
-    def release(self) -> None:
-        proof.state_build(self.folder, self.signer("builder"))
-        assert self.run(*self.target("stage", self.folder)) == 0
-        for suite in ("smoke", "unit"):
-            verdict = make_verdict(self.manifest, suite=suite)
-            verdicts.add(self.shop.staging, verdict, self.signer("runner"))
-        promote = self.target("promote", f"--manifest={self.manifest.sha256}")
-        assert self.run(*promote, f"--signer={self.uri('promoter')}") == 0
-
 
 @pytest.fixture
 def team(tmp_path, console, monkeypatch, instance):
@@ -102,7 +91,7 @@ def team(tmp_path, console, monkeypatch, instance):
 
 def test_a_set_is_released_and_verified_without_a_key_or_a_network(team, capsys, instance) -> None:
     """A fresh machine has the trust file, Sigstore's roots and the statements, nothing else."""
-    team.release()
+    team.released()
     fresh = team.tmp / "fresh"
     fresh.mkdir()
     for path in (team.bundle, team.ci / "trust.yaml", team.ci / "trust_config.json"):
@@ -168,7 +157,7 @@ def provenances(team) -> dict[str, Provenance]:
 
 def test_pages_name_the_provenance_of_each_wheel(served, monkeypatch, instance) -> None:
     """PyPI's own library verifies what PEP 740 asks: publisher, name and digest."""
-    served.release()
+    served.released()
     found = provenances(served)
     root = served.shop.store.root
     config = ClientTrustConfig.from_json(instance.config.read_text())
@@ -191,7 +180,7 @@ def test_pages_name_the_provenance_of_each_wheel(served, monkeypatch, instance) 
 
 
 def test_installers_take_pages_with_a_provenance(served) -> None:
-    served.release()
+    served.released()
     wheel = next(item for item in served.manifest.built if item.project.endswith("pjrt"))
     pip = ("-m", "pip", "download", "--no-deps", f"--index-url={served.index}", wheel.project)
     got = served.tmp / "got"
@@ -204,7 +193,7 @@ def test_installers_take_pages_with_a_provenance(served) -> None:
 
 
 def test_a_provenance_that_is_gone_is_seen(served, capsys) -> None:
-    served.release()
+    served.released()
     check = served.target("index", "check")
     assert served.run(*check) == 0, capsys.readouterr()
     lost = min(served.shop.store.root.rglob("*.provenance"))
@@ -234,7 +223,7 @@ def test_an_identity_that_is_no_publisher_releases_without_provenance(
         return uri
 
     served.uri = of
-    served.release()
+    served.released()
     assert "no provenance on pages" in capsys.readouterr().err
     page = requests.get(
         f"{served.index}{served.manifest.built[0].project}/index.json", timeout=10
@@ -258,7 +247,7 @@ def test_a_stopped_promotion_logs_no_wheel_twice(team, monkeypatch, capsys) -> N
     with monkeypatch.context() as stopped:
         stopped.setattr("rocwheel.release.promote.verdicts.keys", stopping)
         with pytest.raises(AssertionError):
-            team.release()
+            team.released()
     first = list(signed)
     promote = team.target("promote", f"--manifest={team.manifest.sha256}")
     assert team.run(*promote, f"--signer={team.uri('promoter')}") == 0, capsys.readouterr().err

@@ -12,7 +12,6 @@ from support.wheelset import (
     FAMILY,
     NOW,
     WHO,
-    Shop,
     applied,
     make_set,
     make_verdict,
@@ -34,16 +33,8 @@ pytestmark = pytest.mark.integration
 PLUGIN = "jax-rocm7-plugin"
 
 
-@pytest.fixture
-def shop(tmp_path, console) -> Shop:
-    return Shop((tmp_path / "store").as_uri(), console)
-
-
 def staged(shop, tmp_path, **options):
-    manifest = make_set(tmp_path / "wh", pythons=("3.12",), **options)
-    shop.stage(tmp_path / "wh")
-    pass_gate(shop.staging, manifest)
-    return manifest
+    return shop.gated(tmp_path / "wh", pythons=("3.12",), **options)
 
 
 def overwrite(shop, key: str, body: bytes) -> None:
@@ -122,10 +113,11 @@ def test_file_name_metadata_and_manifest_say_the_same_or_nothing_is_listed(
         wheelset.check_closed(wrong, metadata)
 
 
-def test_garbage_in_staging_stops_no_other_set(shop, tmp_path) -> None:
+@pytest.mark.parametrize("garbage", [b"", b"{", b"[]", b'{"format": "x"}', b"\xff" * 100])
+def test_garbage_in_staging_stops_no_other_set(shop, tmp_path, garbage: bytes) -> None:
     manifest = staged(shop, tmp_path)
     headers = shop.staging.record_headers
-    shop.store.create(shop.staging.log(2), b"\xff" * 100, headers=headers)
+    shop.store.create(shop.staging.log(2), garbage, headers=headers)
     shop.store.create(shop.staging.manifest("0" * 64), b"x", headers=headers)
     shop.store.create(
         shop.staging.verdict("0" * 64, "3.12", "unit", "1" * 64), b"x", headers=headers
@@ -134,9 +126,7 @@ def test_garbage_in_staging_stops_no_other_set(shop, tmp_path) -> None:
     found = status.read(shop.staging, shop.release, FAMILY, shop.channel, now=NOW)
     assert any("log/2.json" in text for text in found.problems)
     overwrite(shop, shop.staging.state, b"[]")
-    other = make_set(tmp_path / "other", jax="0.9.2", pythons=("3.12",))
-    shop.stage(tmp_path / "other")
-    pass_gate(shop.staging, other)
+    other = shop.gated(tmp_path / "other", jax="0.9.2", pythons=("3.12",))
     for item in (manifest, other):
         shop.promote(item)
     found = status.read(shop.staging, shop.release, FAMILY, shop.channel, now=NOW)
@@ -179,8 +169,7 @@ def test_an_entry_that_says_what_cannot_be_changes_nothing_and_is_told(
 ) -> None:
     """Several stopped every command: a page, an age or a key cannot be made of them."""
     staged(shop, tmp_path)
-    other = make_set(tmp_path / "other", jax="0.9.2", pythons=("3.12",))
-    shop.stage(tmp_path / "other")
+    other = shop.staged(tmp_path / "other", jax="0.9.2", pythons=("3.12",))
     document = json.loads(shop.entries(shop.staging)[1].to_bytes())
     shop.store.delete(shop.staging.state)
     if path == ("format",):  # of which a newer version's entry would be no more than this
@@ -198,8 +187,7 @@ def test_an_entry_that_says_what_cannot_be_changes_nothing_and_is_told(
 
 
 def test_a_list_of_tests_that_is_another_is_a_failure_of_its_cell_alone(shop, tmp_path) -> None:
-    manifest = make_set(tmp_path / "wh", pythons=("3.12",))
-    shop.stage(tmp_path / "wh")
+    manifest = shop.staged(tmp_path / "wh", pythons=("3.12",))
     pass_gate(shop.staging, manifest, suites=("unit",))
     digest = hashlib.sha256(b"a.py::one\n").hexdigest()
     verdict = make_verdict(manifest, ran=ran("smoke", manifest, collected=digest))
@@ -217,8 +205,7 @@ def test_a_list_of_tests_that_is_another_is_a_failure_of_its_cell_alone(shop, tm
 
 def test_a_manifest_that_was_overwritten_holds_up_its_set_alone(shop, tmp_path) -> None:
     manifest = staged(shop, tmp_path)
-    make_set(tmp_path / "other", jax="0.9.2", pythons=("3.12",))
-    shop.stage(tmp_path / "other")
+    shop.staged(tmp_path / "other", jax="0.9.2", pythons=("3.12",))
     overwrite(shop, shop.staging.manifest(manifest.sha256), b"{}")
     found = status.read(shop.staging, shop.release, FAMILY, shop.channel, now=NOW)
     by_set = {item.set_id: item for item in found.sets}

@@ -53,10 +53,7 @@ class Desk:
         return main([*line, "--family", FAMILY.name, "--store", self.shop.store.url])
 
     def gated(self, name: str, **options):
-        manifest = make_set(self.folder / name, pythons=("3.12",), **options)
-        self.shop.stage(self.folder / name)
-        pass_gate(self.shop.staging, manifest)
-        return manifest
+        return self.shop.gated(self.folder / name, pythons=("3.12",), **options)
 
     def path(self, key: str):
         """Where something lies: a record, a wheel, or else a page."""
@@ -144,8 +141,7 @@ def test_a_page_that_somebody_put_for_a_project_to_come_keeps_no_set_off(
     desk, page: bytes, remedies
 ) -> None:
     """It was said to be another tool's, whose files to adopt; and there was none to adopt."""
-    manifest = make_set(desk.folder / "a", pythons=("3.12",))
-    desk.shop.stage(desk.folder / "a")
+    manifest = desk.shop.staged(desk.folder / "a", pythons=("3.12",))
     coming = make_set(desk.folder / "b", rocm="8.0.0", jax="0.9.2", pythons=("3.12",))
     page = page.replace(b"KNOWN", manifest.built[0].filename.encode())
     folder = desk.shop.store.root / "v2-staging" / FAMILY.name
@@ -431,8 +427,7 @@ def test_a_verdict_that_arrives_while_wheels_are_copied_is_looked_at(desk) -> No
 
 def test_a_verdict_without_a_list_of_tests_does_not_hide_that_some_are_gone(desk) -> None:
     for jax, listed in (("0.9.1", b"a.py::one\na.py::two\n"), ("0.9.2", b"")):
-        manifest = make_set(desk.folder / jax, jax=jax, pythons=("3.12",))
-        desk.shop.stage(desk.folder / jax)
+        manifest = desk.shop.staged(desk.folder / jax, jax=jax, pythons=("3.12",))
         told = ran("smoke", manifest, collected=files.sha256(listed) if listed else "")
         verdict = make_verdict(manifest, ran=told)
         if listed:

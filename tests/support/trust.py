@@ -48,11 +48,15 @@ class Keyring:
     """A key of each role, and others' keys, in a folder outside of any checkout."""
 
     def __init__(
-        self, folder: Path, names=("builder", "runner", "promoter", "approver", "stranger")
+        self,
+        folder: Path,
+        names=("builder", "runner", "promoter", "approver", "stranger"),
+        **more: str,
     ) -> None:
+        """Make a key of each name, and `more` with their roles."""
         folder.mkdir(parents=True, exist_ok=True)
-        self.folder, self.signers, self.public = folder, {}, {}
-        for name in names:
+        self.folder, self.signers, self.public, self.more = folder, {}, {}, more
+        for name in (*names, *more):
             key = signers.generate(folder / f"{name}.pem")
             self.public[name] = signers.public_pem(key)
             self.signers[name] = signers.signer(f"file:{folder}/{name}.pem")
@@ -64,8 +68,8 @@ class Keyring:
     def trust(self, *required: str, **changes) -> Trust:
         """A trust file for `--store`; `changes` are further fields of a key, or its absence."""
         keys = {
-            self.signers[name].public_key.keyid: self.key(name, **changes.get(name, {}))
-            for name in ("builder", "runner", "promoter", "approver")
+            self.signers[name].public_key.keyid: self.key(name, role, **changes.get(name, {}))
+            for name, role in {**{each.value: "" for each in KeyRole}, **self.more}.items()
             if name in self.signers and changes.get(name, {}) is not None
         }
         rule = ChannelRule(required=tuple(map(KeyRole, required)))
@@ -165,6 +169,9 @@ class World:
     def uri(self, role: str) -> str:
         return f"file:{self.keys / role}.pem"
 
+    def signer(self, role: str):
+        return signers.signer(self.uri(role))
+
     def run(self, *words: str) -> int:
         return main([*map(str, words), f"--ci-dir={self.ci}"])
 
@@ -174,7 +181,23 @@ class World:
     def gate(self) -> None:
         for suite in ("smoke", "unit"):
             verdict = make_verdict(self.manifest, suite=suite)
-            verdicts.add(self.shop.staging, verdict, signers.signer(self.uri("runner")))
+            verdicts.add(self.shop.staging, verdict, self.signer("runner"))
+
+    def staged(self) -> None:
+        """Sign how the set was built, and stage it."""
+        proof.state_build(self.folder, self.signer("builder"))
+        assert self.run(*self.target("stage", self.folder)) == 0
+
+    def released(self) -> None:
+        self.staged()
+        self.gate()
+        assert self.change("promote") == 0
+
+    def change(self, action: str, *words: str, signer: str = "promoter") -> int:
+        """Do this with the set, or the file that is named."""
+        what = () if "--file" in words else (f"--manifest={self.manifest.sha256}",)
+        sign = (f"--signer={self.uri(signer)}",) if signer else ()
+        return self.run(*self.target(action, *what, *words, "--by=ann", "--reason=it leaks"), *sign)
 
     @property
     def bundle(self) -> Path:

@@ -316,11 +316,18 @@ class Shop:
         """What the log says is listed."""
         return log.read(place, [project]).shown(project)
 
-    def released(self, wheelhouse: Path, **options) -> Manifest:
-        """A set that went all the way."""
+    def staged(self, wheelhouse: Path, **options) -> Manifest:
         manifest = make_set(wheelhouse, **options)
         self.stage(wheelhouse)
+        return manifest
+
+    def gated(self, wheelhouse: Path, **options) -> Manifest:
+        manifest = self.staged(wheelhouse, **options)
         pass_gate(self.staging, manifest)
+        return manifest
+
+    def released(self, wheelhouse: Path, **options) -> Manifest:
+        manifest = self.gated(wheelhouse, **options)
         self.promote(manifest)
         return manifest
 

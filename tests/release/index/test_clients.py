@@ -253,11 +253,6 @@ def test_a_version_that_is_folded_away_for_people_is_there_for_installers(
         assert installed(tmp_path / "target") == {PJRT: "1.0"}
 
 
-@pytest.fixture
-def shop(tmp_path, console) -> Shop:
-    return Shop((tmp_path / "store").as_uri(), console)
-
-
 def test_a_wheel_that_is_not_what_the_page_says_is_refused_by_all(shop, tmp_path, clients) -> None:
     manifest = shop.released(tmp_path / "wh", pythons=(PYTHON,))
     make_set(tmp_path / "forged", pythons=(PYTHON,), stamp="forged")
@@ -380,7 +375,7 @@ def test_the_documented_rule_serves_json_to_those_who_ask(world, tmp_path, clien
 
 
 def test_pip_resolves_each_set_for_each_cpython_with_its_names_from_nowhere_else(
-    tmp_path, console, runner
+    tmp_path, shop, console, runner
 ) -> None:
     upstream = Shop((tmp_path / "pypi").as_uri(), console)
     upstream.released(tmp_path / "decoy", suffix=".post9", pythons=("3.11", "3.12"))
@@ -392,7 +387,6 @@ def test_pip_resolves_each_set_for_each_cpython_with_its_names_from_nowhere_else
     )
     applied(audit.plan_adoption(upstream.release, who=WHO))
 
-    shop = Shop((tmp_path / "store").as_uri(), console)
     shop.released(tmp_path / "wh")
     with serving(upstream.store) as pypi:
         ask = {"upstream": f"{pypi.url}{upstream.release.index}", "python": Path(sys.executable)}
@@ -424,8 +418,7 @@ class NoRedirect(urllib.request.HTTPRedirectHandler):
 
 @pytest.mark.parametrize("upstream", [False, True])
 def test_a_page_installs_the_jaxlib_that_its_set_brings(shop, tmp_path, upstream) -> None:
-    made = make_set(tmp_path / "wh", pythons=(PYTHON,), upstream_jaxlib=upstream)
-    shop.stage(tmp_path / "wh")
+    made = shop.staged(tmp_path / "wh", pythons=(PYTHON,), upstream_jaxlib=upstream)
     pages = [
         shop.store.read(key)[0].decode()
         for project in ("jax-rocm7-pjrt", "jax-rocm7-plugin")
@@ -491,7 +484,7 @@ def test_publishing_ends_when_the_public_url_lists_the_files(tmp_path, console) 
 
 
 def test_the_public_page_is_read_afresh_through_the_callers_proxy_and_never_without_end(
-    tmp_path, console, monkeypatch
+    tmp_path, shop, monkeypatch
 ) -> None:
     asked = []
 
@@ -508,7 +501,6 @@ def test_the_public_page_is_read_afresh_through_the_callers_proxy_and_never_with
             pass
 
     monkeypatch.setattr(publish, "PAGE_BYTES", 1 << 20)
-    shop = Shop((tmp_path / "store").as_uri(), console)
     shop.released(tmp_path / "wh", pythons=(PYTHON,))
     entries = {PLUGIN: list(shop.shown(shop.release, PLUGIN))}
     with ThreadingHTTPServer(("127.0.0.1", 0), AsProxy) as server:
@@ -531,8 +523,7 @@ def test_the_public_page_is_read_afresh_through_the_callers_proxy_and_never_with
     assert asked == [(f"{opened.public_url.rstrip('/')}/{place.index}/{PLUGIN}/", "no-cache")]
 
 
-def test_serve_tells_where_it_serves_and_ends_on_a_signal(tmp_path, console) -> None:
-    shop = Shop((tmp_path / "store").as_uri(), console)
+def test_serve_tells_where_it_serves_and_ends_on_a_signal(tmp_path, shop) -> None:
     shop.released(tmp_path / "wh", pythons=(PYTHON,))
     argv = [sys.executable, "-c", "import sys; from rocwheel.cli import main; sys.exit(main())"]
     argv += ["index", "serve", "--store", shop.store.url, "--port", "0", "--json"]

@@ -16,19 +16,12 @@ from rocwheel.release.ledger import log, manifests, verdicts
 from rocwheel.release.ledger.state import Action
 from rocwheel.release.trust import verifier
 
-NAMES = ("builder", "runner", "promoter", "approver", "second", "stranger")
-
 
 class Desk(SignedShop):
     """A shop with two promoters' keys and a set that three keys signed."""
 
     def __init__(self, folder, console) -> None:
-        super().__init__(folder, console, Keyring(folder / "keys", NAMES))
-        second = self.keys.signers["second"].public_key.keyid
-        self.trusting()
-        more = {second: self.keys.key("second", "promoter")}
-        trust = self.channel.trust
-        self.channel = replace(self.channel, trust=replace(trust, keys={**trust.keys, **more}))
+        super().__init__(folder, console, Keyring(folder / "keys", second="promoter"))
         self.manifest = self.ready()
 
     def stop(self, monkeypatch, signer: str = "promoter") -> None:

@@ -91,10 +91,10 @@ def test_a_key_that_is_lost_in_the_middle_of_a_night_costs_its_cells_another_gat
     world, capsys
 ) -> None:
     """What it signed before stands; what ran without it counts once another key signs a run."""
-    staged(world)
+    world.staged()
     smoke, unit = (make_verdict(world.manifest, suite=suite) for suite in ("smoke", "unit"))
     verdicts.add(world.shop.staging, unit)
-    verdicts.add(world.shop.staging, smoke, signers.signer(world.uri("runner")))
+    verdicts.add(world.shop.staging, smoke, world.signer("runner"))
     (world.keys / "runner.pem").unlink()
     promote = world.target("promote", f"--manifest={world.manifest.sha256}")
     promote += (f"--signer={world.uri('promoter')}",)
@@ -105,7 +105,7 @@ def test_a_key_that_is_lost_in_the_middle_of_a_night_costs_its_cells_another_gat
     entry = re.sub(r"since: .*", "since: 2026-01-01", entry)  # the verdicts are of a day of May
     path.write_text(path.read_text().replace("keys:\n", f"keys:\n{entry}", 1))
     again = make_verdict(world.manifest, suite="unit", host="node2")
-    verdicts.add(world.shop.staging, again, signers.signer(world.uri("second")))
+    verdicts.add(world.shop.staging, again, world.signer("second"))
     assert world.run(*promote) == 0, capsys.readouterr().err
 
 
@@ -128,7 +128,7 @@ def add_shard(
     drawn = judge.drawn(results, found, demand)
     what = ran("smoke", world.manifest, collected=judge.collected(results))
     verdict = make_verdict(world.manifest, **{**drawn, "ran": what, "host": host})
-    sign = signers.signer(world.uri(signer)) if signer else None
+    sign = world.signer(signer) if signer else None
     key, stored = storing.put(world.shop.staging, verdict, render(results, found, {}), signer=sign)
     assert key.endswith("json")
     return stored.sha256
@@ -147,14 +147,9 @@ def merged(world) -> list[str]:
     return next(own["parts"] for own in every if own["parts"])
 
 
-def staged(world) -> None:
-    proof.state_build(world.folder, signers.signer(world.uri("builder")))
-    assert world.run(*world.target("stage", world.folder)) == 0
-
-
 def test_a_shard_that_is_swapped_before_the_merge_is_none(world, capsys) -> None:
     """The failing run of a runner goes; a forged pass lies there instead."""
-    staged(world)
+    world.staged()
     one = add_shard(world, 1)
     two = add_shard(world, 2, bad=True)
     root, sign = world.shop.store.root, f"--signer={world.uri('runner')}"
@@ -177,7 +172,7 @@ def test_a_shard_that_is_swapped_before_the_merge_is_none(world, capsys) -> None
 
 @pytest.mark.parametrize("signer", ["builder", ""])
 def test_a_shard_that_no_runner_signed_is_missing(world, capsys, signer) -> None:
-    staged(world)
+    world.staged()
     add_shard(world, 1)
     add_shard(world, 2, signer=signer)
     assert merge_of(world) == State.NOT_RUN.exit_code
@@ -187,7 +182,7 @@ def test_a_shard_that_no_runner_signed_is_missing(world, capsys, signer) -> None
 
 def test_a_merged_verdict_names_the_signed_shards_alone(world, capsys) -> None:
     """Another, unsigned run of a shard stops nothing: it counts by itself where it failed."""
-    staged(world)
+    world.staged()
     shards = [add_shard(world, number) for number in (1, 2)]
     add_shard(world, 2, signer="", host="stranger")
     assert merge_of(world, f"--signer={world.uri('runner')}") == 0
@@ -198,7 +193,7 @@ def test_a_merged_verdict_names_the_signed_shards_alone(world, capsys) -> None:
 def test_a_channel_that_requires_nothing_merges_unsigned_shards(world, capsys) -> None:
     rules = (world.ci / "trust.yaml").read_text().partition("channels:\n  mine:")[0]
     (world.ci / "trust.yaml").write_text(rules)
-    staged(world)
+    world.staged()
     for number in (1, 2):
         add_shard(world, number, signer="")
     assert merge_of(world) == 0
@@ -211,7 +206,7 @@ def reproduce(world, signer: str) -> None:
     again = world.tmp / f"again-{signer}"
     shutil.copytree(world.folder, again)
     (again / BUILD_RECORD).write_bytes(record.to_bytes())
-    sign = signers.signer(world.uri(signer))
+    sign = world.signer(signer)
     made = proof.state_build(again, sign, again=world.manifest)
     shutil.copy(made, world.folder)
 
@@ -219,14 +214,13 @@ def reproduce(world, signer: str) -> None:
 @pytest.mark.parametrize(("signer", "counts"), [("builder", True), ("runner", False)])
 def test_who_built_a_set_again_is_part_of_its_chain(world, capsys, signer, counts) -> None:
     """`stage` takes the statement along; a key of another role says nothing, and stops nothing."""
-    staged(world)
+    world.staged()
     reproduce(world, signer)
     assert world.run(*world.target("stage", world.folder)) == 0
     assert world.run(*world.target("stage", world.folder)) == 0
     assert "nothing-to-do" in capsys.readouterr().out
     world.gate()
-    promote = world.target("promote", f"--manifest={world.manifest.sha256}")
-    assert world.run(*promote, f"--signer={world.uri('promoter')}") == 0
+    assert world.change("promote") == 0
     capsys.readouterr()
     bundle = f"--statements={world.bundle}"
     keys = f"--keys={world.ci}/trust.yaml"
@@ -249,12 +243,11 @@ def test_a_set_that_was_built_again_stands_without_its_first_builder(world, caps
         "  other:\n    algorithm: ed25519\n    role: builder\n    since: 2026-01-01\n"
         f"    until: 2099-01-01\n    public: |\n{entry}channels:\n  mine",
     ))  # fmt: skip
-    staged(world)
+    world.staged()
     reproduce(world, "other")
     world.gate()
     assert world.run(*world.target("stage", world.folder)) == 0
-    promote = world.target("promote", f"--manifest={world.manifest.sha256}")
-    assert world.run(*promote, f"--signer={world.uri('promoter')}") == 0
+    assert world.change("promote") == 0
     trust = policy.load(keys)
     revoked = policy.Revocation(since=date(2026, 1, 2), reason="stolen")
     for names, alone in ((("builder",), False), (("builder", "other"), True)):
@@ -271,7 +264,7 @@ def test_a_set_that_was_built_again_stands_without_its_first_builder(world, caps
 def test_a_person_signs_an_approval_and_promote_asks_for_it(world, capsys) -> None:
     path = world.ci / "trust.yaml"
     path.write_text(path.read_text().replace("promoter]", "promoter, approver]"))
-    staged(world)
+    world.staged()
     world.gate()
     failed = make_verdict(world.manifest, suite="unit", state=State.FAIL)
     verdicts.add(world.shop.staging, failed)
@@ -302,21 +295,6 @@ def test_a_person_signs_an_approval_and_promote_asks_for_it(world, capsys) -> No
     )
 
 
-def released(world) -> None:
-    signer = signers.signer(world.uri("builder"))
-    proof.state_build(world.folder, signer)
-    assert world.run(*world.target("stage", world.folder)) == 0
-    world.gate()
-    promote = world.target("promote", f"--manifest={world.manifest.sha256}")
-    assert world.run(*promote, f"--signer={world.uri('promoter')}") == 0
-
-
-def changed(world, action: str, *words: str, signer: str = "promoter") -> int:
-    what = () if "--file" in words else (f"--manifest={world.manifest.sha256}",)
-    sign = (f"--signer={world.uri(signer)}",) if signer else ()
-    return world.run(*world.target(action, *what, *words, "--by=ann", "--reason=it leaks"), *sign)
-
-
 def verified(world, capsys, number: int = 0) -> tuple[int, str, list[str]]:
     """Verify a wheel of the set: exit status, state, what is said of it since its promotion."""
     capsys.readouterr()
@@ -329,24 +307,24 @@ def verified(world, capsys, number: int = 0) -> tuple[int, str, list[str]]:
 
 
 def test_a_download_tells_that_its_set_was_rolled_back_or_yanked_since(world, capsys) -> None:
-    released(world)
+    world.released()
     assert verified(world, capsys) == (0, "verified", [])
-    assert changed(world, "rollback") == 0
+    assert world.change("rollback") == 0
     status, state, (said,) = verified(world, capsys)
     assert (status, state) == (9, "rolled back")
     assert re.fullmatch(r"rolled back by ann on \d{4}-\d\d-\d\d: it leaks", said)
-    assert changed(world, "rollback") == 0  # nothing to do, and nothing is stated twice
-    assert changed(world, "restore") == 0
+    assert world.change("rollback") == 0  # nothing to do, and nothing is stated twice
+    assert world.change("restore") == 0
     assert verified(world, capsys) == (0, "verified", [])
     name = world.manifest.built[0].filename
-    assert changed(world, "yank", "--file", name) == 0
+    assert world.change("yank", "--file", name) == 0
     status, state, (said,) = verified(world, capsys)
     assert (status, state) == (0, "yanked")
     assert said.startswith(f"{name} was yanked by ann")
     assert verified(world, capsys, 1) == (0, "verified", [])
-    assert changed(world, "unyank", "--file", name) == 0
+    assert world.change("unyank", "--file", name) == 0
     assert verified(world, capsys) == (0, "verified", [])
-    assert changed(world, "yank") == 0
+    assert world.change("yank") == 0
     assert [verified(world, capsys, number)[1] for number in (0, 1)] == ["yanked", "yanked"]
     lines = [json.loads(line) for line in world.bundle.read_bytes().splitlines()]
     inner = [json.loads(base64.b64decode(line["payload"]))["predicate"] for line in lines[-6:]]
@@ -357,7 +335,7 @@ def test_a_download_tells_that_its_set_was_rolled_back_or_yanked_since(world, ca
 
 def test_a_file_that_is_yanked_again_is_said_to_be(world, capsys) -> None:
     """Its own first yank was taken back with the whole set's."""
-    released(world)
+    world.released()
     file = ("--file", world.manifest.built[0].filename)
     for action, words, state in (
         ("yank", file, "yanked"),
@@ -367,10 +345,10 @@ def test_a_file_that_is_yanked_again_is_said_to_be(world, capsys) -> None:
         ("unyank", file, "verified"),
         ("yank", (), "yanked"),
     ):
-        assert changed(world, action, *words) == 0
+        assert world.change(action, *words) == 0
         assert verified(world, capsys)[:2] == (0, state), (action, words)
     lines = len(world.bundle.read_bytes().splitlines())
-    assert changed(world, "yank", *file) == 0, "it is yanked, and that is said"
+    assert world.change("yank", *file) == 0, "it is yanked, and that is said"
     assert len(world.bundle.read_bytes().splitlines()) == lines
 
 
@@ -379,7 +357,7 @@ def test_a_runner_runs_no_set_that_no_builder_signed(world, capsys, signed) -> N
     """Tests run with what the runner may do: its key, where that is a file."""
     if signed == "stranger":
         signers.generate(world.keys / "stranger.pem")
-    key = signers.signer(world.uri(signed)) if signed else None
+    key = world.signer(signed) if signed else None
     if key:
         proof.state_build(world.folder, key)
     assert world.run(*world.target("stage", world.folder)) == 0
@@ -394,23 +372,23 @@ def test_a_runner_runs_no_set_that_no_builder_signed(world, capsys, signed) -> N
 def test_what_comes_back_needs_a_promoters_key_and_what_leaves_waits_for_none(
     world, capsys
 ) -> None:
-    released(world)
-    assert changed(world, "rollback", signer="runner") == 9
+    world.released()
+    assert world.change("rollback", signer="runner") == 9
     assert "a key of the role runner, not promoter" in capsys.readouterr().err
-    assert changed(world, "rollback", signer="") == 0
+    assert world.change("rollback", signer="") == 0
     assert "not signed: run it again" in capsys.readouterr().err
     assert verified(world, capsys)[1] == "verified"  # so it is said
-    assert changed(world, "restore", signer="") == 9
+    assert world.change("restore", signer="") == 9
     assert "`restore` needs the signature of a promoter's key" in capsys.readouterr().err
-    assert changed(world, "rollback") == 0  # done, and stated now
+    assert world.change("rollback") == 0  # done, and stated now
     assert verified(world, capsys)[1] == "rolled back"
 
 
 def test_public_statements_that_are_lost_are_put_back_by_the_next_command(world, capsys) -> None:
-    released(world)
+    world.released()
     before = world.bundle.read_bytes()
     world.bundle.unlink()
-    assert changed(world, "rollback") == 0
+    assert world.change("rollback") == 0
     assert world.bundle.read_bytes().startswith(before)
     assert verified(world, capsys)[1] == "rolled back"
 
@@ -425,8 +403,8 @@ CHANGES = (
 
 
 def test_what_came_after_a_promotion_is_a_chain(world, capsys) -> None:
-    released(world)
-    assert changed(world, "rollback") == changed(world, "restore") == 0
+    world.released()
+    assert world.change("rollback") == world.change("restore") == 0
     stored = world.bundle.read_bytes().splitlines(keepends=True)
     wheel = world.folder / world.manifest.built[0].filename
     for change in CHANGES:
@@ -469,7 +447,7 @@ def test_a_release_that_rests_on_a_revoked_key_is_taken_back_with_the_line_that_
     monkeypatch.setattr("sys.argv", ["rocwheel"])
     for role in ("builder", "runner", "promoter"):
         another_key(world, f"other-{role}", role, capsys)
-    released(world)
+    world.released()
     assert (shown(world, capsys)["next"], shown(world, capsys)["rollback"]) == ("", "")
     revoke(world, name, "2099-01-01")  # after the release
     assert shown(world, capsys)["next"] == ""
@@ -494,8 +472,8 @@ def test_a_release_that_others_signed_as_well_stays(world, capsys, suites, said)
     another_key(world, "other", "runner", capsys)
     for suite in suites:
         verdict = make_verdict(world.manifest, suite=suite, host="node2")
-        verdicts.add(world.shop.staging, verdict, signers.signer(world.uri("other")))
-    released(world)
+        verdicts.add(world.shop.staging, verdict, world.signer("other"))
+    world.released()
     revoke(world, "runner", "2026-02-01")
     row = shown(world, capsys)
     assert said in row["next"]
@@ -503,7 +481,7 @@ def test_a_release_that_others_signed_as_well_stays(world, capsys, suites, said)
 
 
 def test_statements_that_cannot_be_read_are_told_of_a_release(world, capsys) -> None:
-    released(world)
+    world.released()
     revoke(world, "runner", "2026-02-01")
     another_key(world, "other", "runner", capsys)
     named = next((world.bundle.parents[3] / "bundles").iterdir())
@@ -516,7 +494,7 @@ def test_statements_that_cannot_be_read_are_told_of_a_release(world, capsys) -> 
 @pytest.fixture
 def index(world) -> Iterator[str]:
     """The URL of the index of a released set."""
-    released(world)
+    world.released()
     with serving(world.shop.store) as site:
         yield f"{site.url}{world.shop.release.index}"
 
@@ -534,7 +512,7 @@ def test_every_wheel_of_an_index_and_one_by_its_url_are_verified(world, index, c
     real = f"{index.rpartition('/')[0]}/files/{wheel.sha256[:16]}/{quote(wheel.filename)}"
     assert world.run("trust", "verify", real) == 2, "which index offers it?"
     assert world.run("trust", "verify", real, "--statements", index) == 0
-    assert changed(world, "yank", "--file", wheel.filename) == 0
+    assert world.change("yank", "--file", wheel.filename) == 0
     capsys.readouterr()
     assert world.run("trust", "verify", f"{index}/") == 0
     assert f"yanked: {wheel.filename}\n" in capsys.readouterr().out
@@ -584,7 +562,7 @@ def test_pip_downloads_and_the_recipe_of_the_docs_verifies(world, index, tmp_pat
         assert program == "rocwheel"
         assert main(words) == 0
         assert "BROKEN" not in capsys.readouterr().out
-    assert changed(world, "rollback") == 0
+    assert world.change("rollback") == 0
     assert main(["trust", "verify", wheel.name, "--statements", index, "--keys=trust.yaml"]) == 9
     assert f"does not list {wheel.name}" in capsys.readouterr().err
 
@@ -635,13 +613,7 @@ def double(lines) -> None:
     ],
 )  # fmt: skip
 def test_a_bundle_that_lacks_a_link_is_broken(world, capsys, change, message) -> None:
-    proof.state_build(world.folder, signers.signer(world.uri("builder")))
-    world.run(*world.target("stage", world.folder))
-    world.gate()
-    assert world.run(
-        *world.target("promote", f"--manifest={world.manifest.sha256}"),
-        f"--signer={world.uri('promoter')}",
-    ) == 0  # fmt: skip
+    world.released()
     lines = world.bundle.read_bytes().splitlines()
     change(lines)
     bundle = world.tmp / "bundle.jsonl"
@@ -726,7 +698,7 @@ def test_an_rsa_key_that_can_be_factored_is_refused(world, capsys, bits, status)
 def test_a_channels_store_in_another_spelling_needs_what_the_channel_needs(
     world, capsys, spelling
 ) -> None:
-    staged(world)
+    world.staged()
     (world.tmp / "x").mkdir()
     (world.tmp / "link").symlink_to(world.shop.store.root)
     url = {
@@ -742,7 +714,7 @@ def test_a_channels_store_in_another_spelling_needs_what_the_channel_needs(
 @pytest.mark.parametrize("name", ["other", "mine", "second"])
 def test_a_file_of_channels_makes_no_channel_of_another_name(world, capsys, name) -> None:
     """`second` needs nothing where it is, and is not taken to the store of `mine`."""
-    staged(world)
+    world.staged()
     world.gate()
     path, prefixes = (
         world.ci / "channels.yaml",
@@ -759,7 +731,7 @@ def test_a_file_of_channels_makes_no_channel_of_another_name(world, capsys, name
 @pytest.mark.parametrize("how", ["a deeper prefix", "a store below", "a folder within"])
 def test_rules_hold_where_the_keys_are_whatever_names_them(world, capsys, how) -> None:
     """Without a signature it was released into a channel that requires three, and without `e2e`."""
-    staged(world)
+    world.staged()
     world.gate()
     parent, _, last = world.store.rpartition("/")
     path = world.ci / "channels.yaml"
@@ -795,14 +767,14 @@ def test_what_a_key_or_a_page_says_makes_no_line_of_its_own(world, index, capsys
 
 
 def test_an_address_that_no_installer_reads_is_refused(world, capsys) -> None:
-    released(world)
+    world.released()
     assert world.run("trust", "verify", f"{world.store}/v2/{FAMILY.name}") == 3
     assert "is read by no installer" in capsys.readouterr().err
 
 
 def test_an_index_whose_only_set_was_rolled_back_is_in_order(world, capsys) -> None:
-    released(world)
-    assert changed(world, "rollback") == 0
+    world.released()
+    assert world.change("rollback") == 0
     assert world.run("index", "check", f"--store={world.store}", f"--family={FAMILY.name}") == 0
     assert "0 files, no problem" in capsys.readouterr().out
 
@@ -813,7 +785,7 @@ def test_a_provenance_is_a_builders_statement(world, capsys) -> None:
 
 
 def test_a_trust_file_that_is_not_there_is_no_file_without_keys(world, capsys) -> None:
-    released(world)
+    world.released()
     where = f"--statements={world.bundle}"
     assert world.run("trust", "verify", world.folder, where, "--keys=/nowhere.yaml") == 3
     assert "/nowhere.yaml: No such file" in capsys.readouterr().err
@@ -877,7 +849,7 @@ def test_no_private_key_is_stored_printed_or_in_the_environment_of_a_child(world
 
 def test_a_release_by_the_address_of_a_channel_is_one_of_that_channel(world, capsys) -> None:
     """It was signed for no channel, and `trust verify` refused what the promotion had released."""
-    staged(world)
+    world.staged()
     world.gate()
     words = ("promote", f"--manifest={world.manifest.sha256}", f"--store={world.store}")
     signer = f"--signer={world.uri('promoter')}"
@@ -969,7 +941,7 @@ def test_a_locked_channel_takes_the_sources_of_verified_pins_alone(world, capsys
     path = world.ci / "trust.yaml"
     path.write_text(path.read_text().replace("promoter]}", "promoter], locked: true}"))
     pin = yaml.safe_load((world.ci / "pins.yaml").read_text())["pins"]["0.9.1"]
-    signer, plain = signers.signer(world.uri("builder")), world.manifest
+    signer, plain = world.signer("builder"), world.manifest
     proof.state_build(world.folder, signer)
     assert world.run(*world.target("stage", world.folder)) == 0
     world.gate()
@@ -1090,10 +1062,10 @@ def test_no_trust_file_requires_nothing_and_ours_is_read() -> None:
 
 
 def test_a_signed_provenance_stays_when_the_same_set_is_built_again(world) -> None:
-    signer = signers.signer(world.uri("builder"))
+    signer = world.signer("builder")
     proof.state_build(world.folder, signer)
     before = (world.folder / proof.PROVENANCE).read_bytes()
-    proof.state_build(world.folder, signers.signer(world.uri("runner")))
+    proof.state_build(world.folder, world.signer("runner"))
     assert (world.folder / proof.PROVENANCE).read_bytes() == before
     assert envelope.parse(before, name="x").signatures
     assert replace(world.manifest) == world.manifest

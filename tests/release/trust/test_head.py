@@ -18,28 +18,15 @@ from rocwheel.cli import main
 from rocwheel.cli.app import App
 from rocwheel.records.manifest import BUILD_RECORD
 from rocwheel.release.ledger import log
-from rocwheel.release.trust import head, policy, signers
+from rocwheel.release.trust import head, policy
 
 
 @pytest.fixture
 def world(tmp_path, console, monkeypatch) -> World:
     """A team's data with a released set, signed by all roles."""
     made = World(tmp_path, console, monkeypatch)
-    release(made)
+    made.released()
     return made
-
-
-def release(world) -> None:
-    assert world.run("trust", "sign", world.folder, f"--signer={world.uri('builder')}") == 0
-    assert world.run(*world.target("stage", world.folder)) == 0
-    world.gate()
-    assert change(world, "promote") == 0
-
-
-def change(world, action: str, *words: str, signer: str = "promoter") -> int:
-    words = (f"--manifest={world.manifest.sha256}", "--by=ann", "--reason=it leaks", *words)
-    sign = (f"--signer={world.uri(signer)}",) if signer else ()
-    return world.run(*world.target(action, *words), *sign)
 
 
 @contextmanager
@@ -64,7 +51,7 @@ def age(world) -> None:
     """Let the head be eight days old, of which seven are believed."""
     place, trust = world.shop.release, policy.load(world.ci / "trust.yaml")
     channel = replace(world.shop.channel, name="mine", trust=trust)
-    signer = signers.signer(world.uri("promoter"))
+    signer = world.signer("promoter")
     old = datetime.now(timezone.utc) - timedelta(days=8)
     head.renew(place, log.read(place), channel, signer, now=old)
 
@@ -86,7 +73,7 @@ def test_a_release_that_was_put_back_to_before_a_rollback_is_refused(world, copy
     """The check was clean, and what was rolled back verified."""
     with served(world) as index:
         assert verify(world, index) == verify(world, f"{index}/last-good") == 0
-        assert change(world, "rollback") == 0
+        assert world.change("rollback") == 0
         wheel = world.folder / world.manifest.built[0].filename
         assert verify(world, str(wheel), "--statements", index) == 9
         assert world.run(*world.target("status")) == 0
@@ -105,7 +92,7 @@ def test_a_release_that_was_put_back_to_before_a_rollback_is_refused(world, copy
 
 
 def test_a_user_who_saw_a_later_head_refuses_the_one_before(world, copy, capsys) -> None:
-    assert change(world, "yank") == 0
+    assert world.change("yank") == 0
     with served(world) as index:
         assert verify(world, index) == 0
         put_back(world, copy)
@@ -119,7 +106,7 @@ def test_statements_alone_that_were_put_back_are_not_those_that_the_head_names(
 ) -> None:
     """They said verified while the set was rolled back."""
     bundle = world.bundle.read_bytes()
-    assert change(world, "rollback") == 0
+    assert world.change("rollback") == 0
     with served(world) as index:
         shown = world.shop.store.root / world.shop.release.index
         old = copy / world.shop.release.family
@@ -137,12 +124,11 @@ def test_a_promotion_that_never_committed_verifies_nowhere(world, monkeypatch, c
     world.folder = world.tmp / "second"
     world.manifest = make_set(world.folder, pythons=("3.12",), suffix="+rocm7.10.1")
     (world.folder / BUILD_RECORD).write_bytes(make_record(world.manifest).to_bytes())
-    assert world.run("trust", "sign", world.folder, f"--signer={world.uri('builder')}") == 0
-    assert world.run(*world.target("stage", world.folder)) == 0
+    world.staged()
     world.gate()
     with monkeypatch.context() as patch:
         patch.setattr(log, "commit", lambda *_: (_ for _ in ()).throw(KeyboardInterrupt))
-        assert change(world, "promote") != 0
+        assert world.change("promote") != 0
     root = world.shop.store.root / world.shop.release.root
     bundles = {path.name: path for path in root.glob("_rocwheel/bundles/*")}
     assert len(bundles) == 2, "the one of the promotion that stopped lies there"
@@ -215,7 +201,7 @@ def test_a_head_is_renewed_by_itself_and_by_each_prune_with_a_key(world, capsys)
 
 
 def test_a_rollback_without_a_key_lags_until_the_head_is_renewed(world, capsys) -> None:
-    assert change(world, "rollback", signer="") == 0
+    assert world.change("rollback", signer="") == 0
     capsys.readouterr()
     assert world.run(*world.target("status")) == 0
     assert "is of entry 1, the log ends with 2" in capsys.readouterr().err
@@ -261,7 +247,7 @@ def test_a_promoters_clock_that_is_ahead_stops_what_it_signs(world, capsys) -> N
     for minutes, status in ((15, 3), (59, 3), (8, 0)):
         ahead = timedelta(minutes=minutes)
         world.monkeypatch.setattr(App, "now", lambda app, ahead=ahead: real(app) + ahead)
-        assert change(world, "yank") == status, minutes
+        assert world.change("yank") == status, minutes
         said = capsys.readouterr().err
         assert ("they may differ by 10 min" in said) is (status == 3), said
     number = log.read(world.shop.release).number
@@ -300,5 +286,5 @@ def test_a_signed_record_that_is_damaged_is_told_and_one_command_leads_out(
         assert world.run(*world.target("trust", "renew"), sign) == 0
         assert world.run(*check) == (7 if "manifests" in what else 0)
         assert verify(world, index) == 0
-    assert change(world, "rollback") == 0
+    assert world.change("rollback") == 0
     assert "Traceback" not in "".join(capsys.readouterr())

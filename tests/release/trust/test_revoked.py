@@ -18,22 +18,13 @@ from rocwheel.release.trust import envelope, signers
 from rocwheel.release.trust.policy import Revocation
 from rocwheel.release.trust.statements import Approval
 
-NAMES = ("builder", "runner", "promoter", "approver", "second")
-
 
 class Desk(SignedShop):
     """A shop with two runners' keys and a set that is built, staged and gated by the first."""
 
     def __init__(self, folder, console) -> None:
-        super().__init__(folder, console, Keyring(folder / "keys", NAMES))
-        self.trusting()
+        super().__init__(folder, console, Keyring(folder / "keys", second="runner"))
         self.manifest = self.ready()
-
-    def trusting(self, *more: str, **changes) -> None:
-        super().trusting(*more, **changes)
-        keyid = self.keys.signers["second"].public_key.keyid
-        keys = {**self.channel.trust.keys, keyid: self.keys.key("second", "runner")}
-        self.channel = replace(self.channel, trust=replace(self.channel.trust, keys=keys))
 
     def revoke(self) -> None:
         self.trusting(runner={"revoked": Revocation(since=date(2026, 1, 2), reason="stolen")})
