@@ -6,6 +6,7 @@ import pytest
 
 import amdgpu_family_matrix as matrix
 from rocwheel.base.errors import ConfigError
+from rocwheel.base.values import replace
 from rocwheel.base.versions import WheelKind
 from rocwheel.release.index import channels
 from rocwheel.release.index.channels import Prefixes
@@ -144,3 +145,15 @@ def test_a_prefix_has_one_purpose_and_a_usable_name(
     text = f"channels:\n  x:\n    store: s3://b\n    prefixes: {prefixes}\n"
     with pytest.raises(ConfigError, match=message):
         load(tmp_path, text)
+
+
+@pytest.mark.parametrize(
+    ("prefix", "is_shared"),
+    [("v2", True), ("v2/gfx90a/deeper", True), ("v2x", False), ("v3", False)],
+)
+def test_channels_share_keys_where_one_lies_within_the_other(prefix: str, is_shared: bool) -> None:
+    """The rules of both hold there; staging lies elsewhere."""
+    one = channels.of_store("s3://bucket")
+    prefixes = {channels.ANY_MAJOR: Prefixes(staging="elsewhere", release=prefix)}
+    other = replace(one, prefixes=prefixes)
+    assert one.shares(other) is other.shares(one) is is_shared
