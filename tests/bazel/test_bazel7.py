@@ -17,7 +17,7 @@ from support import bazel7, bazel_bench, toy
 from support.bazel_bench import SOURCES, Bench
 
 from rocwheel import bazel
-from rocwheel.base.errors import BazelError, HostError
+from rocwheel.base.errors import BazelError
 from rocwheel.base.process import GuestPath
 from rocwheel.base.values import replace
 from rocwheel.base.versions import WheelKind
@@ -28,7 +28,7 @@ pytestmark = [
     pytest.mark.integration,
     pytest.mark.needs("bazel", "mmdebstrap", "unshare", "chroot"),
     pytest.mark.skipif(os.geteuid() != 0, reason="needs root, for mounts and chroot"),
-    pytest.mark.slow,
+    pytest.mark.soak,
     pytest.mark.xdist_group("bazel 7"),
 ]
 
@@ -126,17 +126,14 @@ def check_builds(bench: Bench) -> None:
     assert cached.record.cache_hits == 6
 
 
-@pytest.mark.soak
 def test_a_workspace_builds(bench):
     check_builds(bench)
 
 
-@pytest.mark.soak
 def test_modules_build(with_modules):
     check_builds(with_modules)
 
 
-@pytest.mark.soak
 def test_modules_that_were_fetched_build_without_a_network(with_modules):
     def define(call):
         module = with_modules.workspace / "MODULE.bazel"
@@ -146,7 +143,6 @@ def test_modules_that_were_fetched_build_without_a_network(with_modules):
     bazel_bench.check_offline(with_modules, define)
 
 
-@pytest.mark.soak
 def test_a_failed_action_is_explained_without_colours(bench, talk):
     bench.write("kernels.txt", f"FAIL {time.time()}\n")
     with pytest.raises(BazelError) as caught:
@@ -155,14 +151,6 @@ def test_a_failed_action_is_explained_without_colours(bench, talk):
     assert "\x1b" not in f"{caught.value} {caught.value.detail} {talk.getvalue()}"
 
 
-def test_without_its_label_it_is_a_development_version(bench):
-    with pytest.raises(HostError, match="'development version', this tree wants a release"):
-        bench.build(
-            wants_release=True, startup_options=("--bazelrc=bazel7.bazelrc",), tree_key="no label"
-        )
-
-
-@pytest.mark.soak
 def test_its_server_ends_when_asked(bench, runner):
     bench.build()
     base = bench.invocation().spec.output_base
@@ -174,7 +162,6 @@ def test_its_server_ends_when_asked(bench, runner):
     assert not Path(f"/proc/{pid}").exists()
 
 
-@pytest.mark.soak
 def test_its_startup_options_are_known(bench, folder):
     binary, *startup = bench.invocation().ask().argv
     line = [binary, *startup, "help", "startup_options"]

@@ -114,10 +114,6 @@ class Show:
     def sets(self, family: str) -> list[dict]:
         return self.ask("status", f"--family={family}", self.families)["sets"]
 
-    def families_of(self, night: str) -> set[str]:
-        cells = [name for name in self.states(night) if name.startswith("promote.")]
-        return {name.rpartition(".")[2] for name in cells}
-
     def page(self) -> str:
         """The page, made again: what a person did after the night is on it."""
         self.ask("report", "state", self.families)
@@ -138,7 +134,8 @@ class Show:
     def agree(self, night: str) -> str:
         """Page, `nightly status`, `status` and index say the same of every cell; the page."""
         page, states = self.page(), self.states(night)
-        for family in sorted(self.families_of(night)):
+        promotions = [name for name in states if name.startswith("promote.")]
+        for family in sorted({name.rpartition(".")[2] for name in promotions}):
             section = page.partition(f'id="family-{family}">')[2].partition("</section>")[0]
             shown = dict(
                 re.findall(

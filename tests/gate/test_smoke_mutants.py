@@ -30,7 +30,7 @@ KINDS = {
     "zeros", "half scale", "one tile lost", "K cut", "one row swapped", "one element off",
     "lower precision inside", "NaN in one lane", "stale output",
 }  # fmt: skip
-PARTS = 12
+PARTS = 24
 
 
 @pytest.fixture(scope="module")

@@ -35,23 +35,25 @@ class History:
         self.folder = folder
         self.git("init", "-q", "--bare", str(folder))
         self.git("config", "uploadpack.allowFilter", "true")
-        tree = self.git("hash-object", "-t", "tree", "-w", "--stdin")
-        self.commits: list[str] = []
-        self.merges: list[str] = []
-        for number in range(30):
-            parents = self.commits[-1:]
-            if number and number % 5 == 0:  # the last two become a branch beside the main line
-                parents = [self.commits[-3], self.commits[-1]]
-            words = [word for parent in parents for word in ("-p", parent)]
-            self.commits.append(self.git("commit-tree", tree, *words, "-m", f"change {number}"))
-            self.merges += self.commits[-1:] if len(parents) > 1 else []
-        self.git("update-ref", "refs/heads/main", self.commits[-1])
+        stream = ""
+        for number in range(1, 31):
+            subject = f"change {number - 1}"
+            stream += (
+                f"commit refs/heads/main\nmark :{number}\ncommitter Ann <a@b> {number} +0000\n"
+            )
+            stream += f"data {len(subject)}\n{subject}\n"
+            if number % 5 == 1 and number > 1:  # the last two become a branch beside the main line
+                stream += f"from :{number - 3}\nmerge :{number - 1}\n"
+        self.git("fast-import", "--quiet", "--export-marks=marks", text=stream)
+        marks = (line.split() for line in (folder / "marks").read_text().splitlines())
+        shas = {int(mark.removeprefix(":")): sha for mark, sha in marks}
+        self.commits = [shas[number] for number in range(1, 31)]
+        self.merges = [shas[number] for number in range(6, 31, 5)]
 
-    def git(self, *words: str) -> str:
-        who = ("-c", "user.name=Ann", "-c", "user.email=a@b")
+    def git(self, *words: str, text: str = "") -> str:
         place = [] if words[0] == "init" else ["-C", str(self.folder)]
         done = subprocess.run(
-            ["git", *who, *place, *words], input="", text=True, capture_output=True, check=True
+            ["git", *place, *words], input=text, text=True, capture_output=True, check=True
         )
         return done.stdout.strip()
 

@@ -175,6 +175,7 @@ def test_configure_leaves_nothing_in_the_checkout(desk):
     assert not inside.exists()
 
 
+@pytest.mark.soak
 def test_the_dry_run_of_configure_pasted_into_a_shell_does_what_the_real_run_does(desk):
     """A ROCm that is not here yet comes too, and its place is in the file Bazel is started with."""
     name = desk.folder / "therock-dist-linux-gfx94X-dcgpu-7.10.0"
