@@ -98,30 +98,6 @@ def test_rocm_by_pip_for_every_device_serves_every_family(tmp_path):
     assert dist.plan(request(tmp_path, therock=PIP)).gfx_targets == ("gfx1151", "gfx90a")
 
 
-def test_without_any_word_on_gfx_targets_nothing_is_guessed(tmp_path):
-    with pytest.raises(ConfigError, match="gfx targets") as caught:
-        dist.plan(request(tmp_path, therock="https://example.com/rocm-7.10.0.tar.gz"))
-    assert "--family" in caught.value.hint
-
-
-@pytest.mark.parametrize(
-    ("changes", "message", "hint"),
-    [
-        ({"gfx_targets": ("gfx943",)}, "'gfx943': unknown gfx target", "did you mean gfx942?"),
-        ({"families": ("gfx94x",)}, "'gfx94x': unknown GPU family", "did you mean gfx94X-dcgpu?"),
-        ({"compiler": "clnag"}, "'clnag': unknown compiler", "did you mean clang?"),
-        ({"cpu_features": "nativ"}, "'nativ': unknown CPU features", "did you mean native?"),
-        ({"jaxlib": "build"}, "'build': unknown origin of jaxlib", "did you mean built?"),
-        ({"jax_version": "0.9.3"}, "JAX 0.9.3: no pin", "did you mean 0.9.2?"),
-    ],
-)
-def test_an_unknown_word_is_refused_with_the_nearest_one(tmp_path, changes, message, hint):
-    with pytest.raises(ConfigError) as caught:
-        dist.plan(request(tmp_path, **changes))
-    assert str(caught.value).startswith(message)
-    assert caught.value.hint == hint
-
-
 def test_planning_writes_nothing(tmp_path):
     dist.plan(request(tmp_path))
     assert list(tmp_path.iterdir()) == []
@@ -310,31 +286,6 @@ LINE = (
     "--rocm-version=7.10.0", "--python-versions=3.12",
     "--therock-path=https://example.com/therock-dist-linux-gfx94X-dcgpu-7.10.0.tar.gz",
 )  # fmt: skip
-
-
-@pytest.mark.parametrize(
-    ("option", "said"),
-    [
-        ("--xla-source-dir={tmp}/none", "--xla-source-dir: {tmp}/none: no such folder"),
-        ("--xla-source-dir={tmp}/file", "--xla-source-dir: {tmp}/file: no such folder"),
-        ("--bazel-options=--output_base=/x", "--output_base: a startup option of Bazel"),
-        ("--bazel-options=--nosystem_rc", "--nosystem_rc: a startup option of Bazel"),
-        ("--wheelhouse={tmp}/file", "--wheelhouse: {tmp}/file: is no folder"),
-        ("--wheelhouse={tmp}/file/below", "--wheelhouse: {tmp}/file/below: is no folder"),
-        ("--cache-dir={tmp}/file", "--cache-dir: {tmp}/file: is no folder"),
-        ("--rocm-dir={tmp}/file", "--rocm-dir: {tmp}/file: is no folder"),
-    ],
-)
-def test_a_dry_run_refuses_what_the_run_would(option, said, tmp_path, capsys):
-    (tmp_path / "file").touch()
-    assert cli.main([*LINE, option.format(tmp=tmp_path)]) == 3
-    assert said.format(tmp=tmp_path) in capsys.readouterr().err
-
-
-def test_a_cpython_that_jax_dropped_is_answered_with_those_of_the_pin(capsys):
-    line = [word.replace("3.12", "3.9") for word in LINE]
-    assert cli.main(line) == 3
-    assert "JAX 0.11.0 accepts: 3.12, 3.13" in capsys.readouterr().err
 
 
 def test_what_is_right_is_planned(tmp_path, capsys):

@@ -165,8 +165,3 @@ def test_a_proxy_with_a_password_is_named_not_shown(lines):
     shown = lines(environ=environ)
     assert not any("s3cret" in line for line in shown)
     assert "HTTPS_PROXY=x" in paste(invocations(shown)[-1], HTTPS_PROXY="x").splitlines()
-
-
-def test_two_options_in_one_value_are_told(lines):
-    shown = lines(bazel_options=("--jobs=3 --keep_going",))
-    assert any("one option for Bazel, not two" in line for line in shown)

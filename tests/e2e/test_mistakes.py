@@ -6,8 +6,6 @@ import json
 import os
 import subprocess
 import sys
-import threading
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 
 import pytest
@@ -33,11 +31,11 @@ def run(*arguments, cwd, env=None):
 
 
 def some_of_each_command():
-    """Every fifth mistake, and the first that names a command."""
+    """Every third mistake, and the first that names a command."""
     seen = set()
     for number, row in enumerate(mistakes.rows()):
         words = set(row[0].split()) & COMMANDS.keys() - seen
-        if words or number % 5 == 0:
+        if words or number % 3 == 0:
             yield row
         seen |= words
 
@@ -50,10 +48,18 @@ def some_of_each_command():
     ],
 )
 def test_every_mistake_of_the_list_is_told_with_its_remedy(tmp_path, rows, least):
-    """No traceback, no hang, no silent success; two lines, of which one says what to do."""
+    """No traceback, no hang, no silent success; two lines, of which one says what to do.
+
+    What a dry run refuses a real one refuses before its first fetch: the proxies refuse all.
+    """
     names = mistakes.world(tmp_path)
-    table = list(rows())
+    table = [*rows()]
     assert len(table) >= least
+    table += [
+        (line.replace(" --dry-run ", " "), status, said)
+        for line, status, said in table
+        if " --dry-run " in line and "demo " not in line and "No such option" not in said
+    ]
     path = os.pathsep.join((str(ROOT / "tests"), str(ROOT / "build"), str(ROOT)))
     refused = {"http_proxy": "http://127.0.0.1:9", "https_proxy": "http://127.0.0.1:9"}
     done = subprocess.run(
@@ -125,74 +131,6 @@ def test_a_deleted_working_directory_is_told(tmp_path):
     )
     assert done.returncode == 8
     assert done.stderr.startswith("error: the working directory was deleted\nhint:  ")
-
-
-@pytest.mark.parametrize(
-    ("text", "said"),
-    [
-        ("[a, b]: 1\n", "channels.yaml:1:"),
-        ("channels:\n  dev:\n    store: file:///x\n    page_cache_seconds: 017\n", ":4:"),
-        ("channels:\n  dev: 017\n", ":2:"),
-        ("channels: {dev: {store: 017, prefixes: {7: {staging: a, release: b}}}}\n", ":1:"),
-        ("channels: [", "channels.yaml:"),
-        ("\x00", "channels.yaml"),
-    ],
-)
-def test_yaml_that_cannot_be_meant_is_located(tmp_path, text, said):
-    (tmp_path / "channels.yaml").write_text(text)
-    done = run("status", FAMILY, "--channel=dev", "--channels-file=channels.yaml", cwd=tmp_path)
-    assert (done.returncode, len(done.stderr.splitlines())) == (3, 2), done.stderr
-    assert said in done.stderr
-
-
-@pytest.mark.parametrize("root", ["unreadable", "x" * 300, "file", "loop"])
-def test_an_inherited_pyenv_that_cannot_be_looked_into_is_passed_over(tmp_path, root):
-    (tmp_path / "unreadable" / "versions" / "3.12.1" / "bin").mkdir(parents=True)
-    (tmp_path / "unreadable").chmod(0)
-    (tmp_path / "file").touch()
-    (tmp_path / "loop").symlink_to("loop")
-    done = run(
-        "doctor", "--for=gate", "--json", cwd=tmp_path, env={"PYENV_ROOT": str(tmp_path / root)}
-    )
-    (tmp_path / "unreadable").chmod(0o700)
-    assert "Traceback" not in done.stderr
-    assert any(row["name"].startswith("CPython") for row in json.loads(done.stdout)["checks"])
-
-
-class Redirecting(BaseHTTPRequestHandler):
-    def do_GET(self):
-        self.send_response(302)
-        self.send_header("Location", "http://[bad")
-        self.send_header("Content-Length", "0")
-        self.end_headers()
-
-    def log_message(self, *_args):
-        pass
-
-
-def test_a_redirect_to_no_url_is_told_with_the_url_that_was_given(tmp_path):
-    with ThreadingHTTPServer(("127.0.0.1", 0), Redirecting) as server:
-        threading.Thread(target=server.serve_forever, daemon=True).start()
-        url = f"http://127.0.0.1:{server.server_port}/therock-dist-linux-gfx94X-dcgpu-7.10.0.tar.gz"
-        done = run("fetch_rocm", f"--therock-path={url}", cwd=tmp_path)
-        server.shutdown()
-    assert done.returncode == 4
-    assert "Traceback" not in done.stderr
-    assert done.stderr.splitlines()[-2].startswith(f"error: {url}")
-    assert "URL" in done.stderr.splitlines()[-2].rpartition(": ")[2]
-
-
-def test_an_address_out_of_reach_is_told_as_it_was_given(tmp_path):
-    url = "http://127.0.0.1:9/therock-dist-linux-gfx94X-dcgpu-7.10.0.tar.gz"
-    done = run("fetch_rocm", f"--therock-path={url}", cwd=tmp_path)
-    assert done.returncode == 4
-    assert done.stderr.splitlines()[-2].startswith(f"error: {url}: Connection refused")
-
-
-@pytest.mark.parametrize("port", ["99999", "-1", "no"])
-def test_a_port_that_is_none(tmp_path, port):
-    done = run("serve", FAMILY, "--store=file:///", f"--port={port}", cwd=tmp_path)
-    assert (done.returncode, len(done.stderr.splitlines())) == (2, 2)
 
 
 def test_a_bypass_is_added_as_the_matrix_shows_it(tmp_path):

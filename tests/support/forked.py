@@ -35,14 +35,15 @@ def run(
     cwd: Path,
     env: Mapping[str, str],
     timeout: float = 900,
+    program: str = sys.argv[0],
 ) -> Done:
-    """Run `main` with these words as a process of its own would."""
+    """Run `main` with these words as a process of its own would, which `program` started."""
     with TemporaryFile("w+") as out, TemporaryFile("w+") as err:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore", DeprecationWarning)  # of threads, which do not go along
             pid = os.fork()
         if not pid:
-            _become(main, words, cwd, env, (out.fileno(), err.fileno()))
+            _become(main, [program, *words], cwd, env, (out.fileno(), err.fileno()))
         watch = os.pidfd_open(pid)
         try:
             if not select.select([watch], [], [], timeout)[0]:
@@ -57,7 +58,7 @@ def run(
 
 def _become(
     main: Callable[[list[str]], int],
-    words: list[str],
+    argv: list[str],
     cwd: Path,
     env: Mapping[str, str],
     outputs: tuple[int, int],
@@ -75,9 +76,9 @@ def _become(
         for number, output in enumerate(outputs, 1):
             os.dup2(output, number)
         sys.stdin, sys.stdout, sys.stderr = open(0), open(1, "w"), open(2, "w")  # noqa: SIM115
-        sys.argv = [sys.argv[0], *words]
+        sys.argv = argv
         try:
-            status = main(words)
+            status = main(argv[1:])
         except SystemExit as exc:
             status = exc.code
         except BaseException:  # noqa: BLE001  # a traceback on stderr, as of a process

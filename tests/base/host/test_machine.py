@@ -42,6 +42,18 @@ def test_pyenv_versions_count_without_being_on_path(runner, tmp_path):
     assert len(machine.pythons(environ, runner=runner)) == 1
 
 
+@pytest.mark.parametrize("root", ["x" * 300, "file", "loop", "unreadable"])
+def test_a_pyenv_that_cannot_be_read_is_passed_over(runner, tmp_path, root):
+    script(tmp_path / "bin", "python3", f'exec {sys.executable} "$@"')
+    (tmp_path / "file").touch()
+    (tmp_path / "loop").symlink_to("loop")
+    (tmp_path / "unreadable" / "versions" / "3.12.1" / "bin").mkdir(parents=True)
+    (tmp_path / "unreadable").chmod(0)
+    environ = {"PATH": f"{tmp_path}/bin", "PYENV_ROOT": str(tmp_path / root)}
+    assert len(machine.pythons(environ, runner=runner)) == 1
+    (tmp_path / "unreadable").chmod(0o700)
+
+
 def counting(folder, name, log):
     """Write a Python that notes its name in `log`."""
     return script(folder, name, f'echo {name} >> {log}\nexec {sys.executable} "$@"')

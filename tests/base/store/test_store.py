@@ -25,7 +25,6 @@ from rocwheel.base import files, home
 from rocwheel.base import store as store_room
 from rocwheel.base.console import silent
 from rocwheel.base.errors import (
-    ConfigError,
     ObjectDiffersError,
     ObjectMissingError,
     ObjectStaleError,
@@ -521,22 +520,6 @@ def test_a_bucket_that_does_not_exist_is_named(servers, monkeypatch):
     ):
         with pytest.raises(StoreError, match="s3://no-such-bucket: no such bucket"):
             call()
-
-
-@pytest.mark.parametrize(
-    "url",
-    [
-        "s3://",
-        "http://host/x",
-        "file://other-host/x",
-        "s3://bucket/p?x=1",
-        "s3://a bucket/x",
-        "store",
-    ],
-)
-def test_a_url_that_is_no_store_is_refused(url):
-    with pytest.raises(ConfigError, match="not a store"):
-        open_store(url)
 
 
 @pytest.mark.parametrize("name", ["file", "/proc/nowhere"])
