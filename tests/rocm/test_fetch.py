@@ -21,7 +21,7 @@ from support.tarballs import NAME
 from rocwheel import rocm
 from rocwheel.base import values
 from rocwheel.base.download import Retry
-from rocwheel.base.errors import ConfigError, FetchError, HostError, RocmError
+from rocwheel.base.errors import ConfigError, FetchError, RocmError
 from rocwheel.base.values import replace
 from rocwheel.records.manifest import RocmDelivery
 
@@ -228,14 +228,10 @@ sys.exit(len(seen))
 # Checksums.
 
 
-def test_a_published_checksum_is_checked(fetch, server, url):
-    server.add(f"{NAME}.sha256", f"{SHA256} *{NAME}\n".encode())
-    assert fetch(url).sha256 == SHA256
-
-
 @pytest.mark.parametrize(
     "text",
     [
+        f"{SHA256} *{NAME}\n",
         SHA256.upper(),
         f"SHA256 ({NAME}) = {SHA256}\n",
         f"{'0' * 64}  other.tar.gz\n{SHA256}  ./{NAME}\n",
@@ -331,7 +327,7 @@ def test_5xx_without_end_is_given_up(fetch, server, url, talk):
     assert talk.getvalue().count("again in") == 3
 
 
-def test_a_cut_download_continues_where_it_was_cut(fetch, server, url):
+def test_a_cut_download_continues_where_it_was_cut(fetch, server, url, talk):
     server.faults[NAME].extend([Fault(cut=THIRD), Fault(cut=THIRD)])
     assert sound(fetch(url))
     first, second, third = server.asked(NAME)
@@ -340,11 +336,6 @@ def test_a_cut_download_continues_where_it_was_cut(fetch, server, url):
         assert request.range.startswith("bytes=")
         assert request.headers["if-range"] == server.files[NAME].etag
     assert second.range < third.range
-
-
-def test_a_cut_is_told_in_plain_words(fetch, server, url, talk):
-    server.faults[NAME].append(Fault(cut=THIRD))
-    fetch(url)
     assert f"{url}: the connection was cut; again in" in talk.getvalue()
 
 
@@ -439,11 +430,6 @@ def test_silence_is_a_cut(fetch, server, url):
     server.faults[NAME].append(Fault(stall=900, after=THIRD))
     assert sound(replace(fetch, retry=replace(RETRY, timeout=(240.0, 1.0)))(url))
     assert len(server.asked(NAME)) >= 2
-
-
-def test_a_server_that_is_not_there_is_named(fetch):
-    with pytest.raises(FetchError, match=r"127\.0\.0\.1:9/x\.tar\.gz.*: Connection refused"):
-        fetch("http://127.0.0.1:9/x.tar.gz")
 
 
 @pytest.fixture
@@ -620,18 +606,9 @@ def test_a_tarball_that_holds_no_rocm_leaves_nothing(fetch, server):
 
 
 def test_a_tree_of_another_version_is_refused(fetch, server):
-    url = server.add(NAME, tarballs.rocm_tarball("7.9.0"))
-    with pytest.raises(RocmError, match=r"the tree is ROCm 7\.9\.0, but 7\.10\.0a20251120 is in"):
+    url = server.add(NAME, tarballs.rocm_tarball("7.1.0"))  # which is not 7.10
+    with pytest.raises(RocmError, match=r"the tree is ROCm 7\.1\.0, but 7\.10\.0a20251120 is in"):
         fetch(url)
-
-
-def test_what_does_not_fit_is_refused_before_it_is_fetched(fetch, server):
-    url = server.add(NAME, TARBALL)
-    server.faults[NAME].append(Fault(headers={"Content-Length": str(1 << 60)}, cut=1 << 16))
-    with pytest.raises(HostError, match=r"about .* are needed, .* are free") as caught:
-        fetch(url)
-    assert "--cache-dir" in caught.value.hint
-    assert fetch.left() == []
 
 
 def test_the_budget_removes_the_oldest_tree_but_not_this_one(fetch, server, url):

@@ -116,12 +116,6 @@ def test_the_version_is_as_asked_else_as_named_else_as_the_tree_says(tmp_path):
     assert str(version(tmp_path / "3")) == "7.10.0"
 
 
-@pytest.mark.parametrize("how", ["asked", "named"])
-def test_a_version_that_is_not_the_tree_s_is_refused(how, tmp_path):
-    with pytest.raises(RocmError, match=r"the tree is ROCm 7\.10\.0, but 7\.1\.0"):
-        version(tmp_path, **{how: "7.1.0"})
-
-
 # A directory as it is.
 
 
@@ -166,4 +160,4 @@ def test_a_changed_directory_has_another_digest(change, tmp_path):
 
 def test_a_directory_of_another_version_is_refused(tmp_path, console):
     with pytest.raises(RocmError, match="was asked for"):
-        fetched(write(tmp_path / "rocm", rocm_files()), console, version="7.2.0")
+        fetched(write(tmp_path / "rocm", rocm_files()), console, version="7.1")
