@@ -80,11 +80,14 @@ def test_its_client_gets_no_password_that_a_job_keeps_beside(engine):
         ({**GOOD, "ServerVersion": ""}, "too old"),
         ({**GOOD, "Architecture": "aarch64"}, "runs arm64"),
         ({"ServerErrors": ["Cannot connect to the Docker daemon at unix:///x"]}, "does not answer"),
+        ({**PODMAN, "version": {"Version": "3.4.2"}}, r"podman 3\.4\.2: too old"),
+        ({**PODMAN, "host": {"arch": "amd64", "serviceIsRemote": True}}, "on another machine"),
     ],
 )
 def test_an_engine_that_cannot_be_used_says_why(document, problem, engine):
+    kind = "podman" if "host" in document else "docker"
     with pytest.raises(HostError, match=problem) as refused:
-        engine(out=json.dumps(document))()
+        engine(kind, out=json.dumps(document))()
     assert refused.value.hint
 
 
@@ -115,15 +118,3 @@ def test_no_client_at_all(tmp_path):
 def test_an_engine_on_another_machine_is_refused_before_it_is_asked(name, variable, engine):
     with pytest.raises(HostError, match="on another machine"):
         engine(name, status=99)(**{variable: "ssh://somebody@elsewhere"})
-
-
-def test_a_remote_podman_is_refused(engine):
-    remote = {**PODMAN, "host": {"arch": "amd64", "serviceIsRemote": True}}
-    with pytest.raises(HostError, match="on another machine"):
-        engine("podman", out=json.dumps(remote))()
-
-
-def test_a_podman_that_is_too_old_is_refused(engine):
-    old = {**PODMAN, "version": {"Version": "3.4.2"}}
-    with pytest.raises(HostError, match=r"podman 3\.4\.2: too old"):
-        engine("podman", out=json.dumps(old))()
