@@ -26,7 +26,7 @@ def schema(name: str) -> dict:
 
 
 def mutants(document: object) -> list[object]:
-    """Every copy of a document with one key missing, added, or of another type."""
+    """Every copy of a document with one key missing, added, or of another type or value."""
     found: list[object] = []
 
     def walk(node, put) -> None:
@@ -42,6 +42,7 @@ def mutants(document: object) -> list[object]:
         else:
             put([node])
             put(-7 if not isinstance(node, int) else "7")
+            put(f"!\n{node}" if isinstance(node, str) else 99)
 
     walk(document, lambda new: found.append(copy.deepcopy(new)))
     return found

@@ -8,7 +8,7 @@ from types import SimpleNamespace
 
 import pytest
 
-from rocwheel.base.errors import BazelError, ConfigError
+from rocwheel.base.errors import BazelError
 from rocwheel.bazel import failures
 from rocwheel.bazel.build import _failure
 from rocwheel.bazel.events import BuildEvents, FailedAction
@@ -193,23 +193,6 @@ def test_an_ordinary_error_is_told_by_its_first_line_and_not_explained_away():
 def test_a_failure_without_output_stays_as_it_is():
     with pytest.raises(BazelError, match=r"^Bazel stopped$"), failures.explained(KNOWN):
         raise BazelError("Bazel stopped", hint="the log")
-
-
-@pytest.mark.parametrize(
-    ("old", "new", "problem"),
-    [
-        ("No space left on device|", "(", "regular expression"),
-        ('line: "write: No space', 'line: "write: no room', "does not match the example"),
-        ("remedy: give a ROCm", "remedi: give a ROCm", "unknown key"),
-    ],
-)
-def test_a_mistake_is_located(tmp_path, old, new, problem):
-    text = FILE.read_text()
-    assert old in text
-    (tmp_path / "known.yaml").write_text(text.replace(old, new))
-    with pytest.raises(ConfigError, match=r"known\.yaml:\d+:\d+") as caught:
-        failures.load(tmp_path / "known.yaml")
-    assert problem in f"{caught.value} {caught.value.hint}"
 
 
 PAGE = FILE.parents[1] / "docs" / "how-to" / "first-real-build.md"

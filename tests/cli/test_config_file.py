@@ -177,29 +177,11 @@ def test_a_variable_is_blamed_only_for_the_value_that_it_set(tmp_path, monkeypat
     assert "REASON" not in capsys.readouterr().err
 
 
-@pytest.mark.parametrize("text", ["[dist_wheels", "[dist_weels]"])
-def test_a_file_that_is_wrong_is_told_in_two_lines(tmp_path, monkeypatch, capsys, text):
-    monkeypatch.chdir(tmp_path)
-    (tmp_path / "rocwheel.toml").write_text(text)
-    assert cli.main(["status", "--family=gfx90a"]) == 3
-    assert len(capsys.readouterr().err.splitlines()) == 2
-
-
 def test_doctor_refuses_what_no_command_has(tmp_path, monkeypatch):
     monkeypatch.setattr(doctor, "examine", lambda *_, **__: ())
     (tmp_path / "rocwheel.toml").write_text("[wheel.verify]\ngfx-target = 'gfx942'\n")
     result = CliRunner().invoke(ci_build, ["doctor"], obj=App({}, tmp_path))
     assert f"{tmp_path}/rocwheel.toml:2: wheel.verify.gfx-target: " in str(result.exception)
-
-
-@pytest.mark.parametrize("name", ["nowhere.toml", "."])
-def test_a_file_that_cannot_be_read_is_told_in_words(ask, tmp_path, name):
-    with pytest.raises(ConfigError) as caught:
-        ask(ROCWHEEL_CONFIG=name)
-    assert "Errno" not in str(caught.value)
-    (tmp_path / "rocwheel.toml").write_bytes(b"\xff\xfe")
-    with pytest.raises(ConfigError, match="is not UTF-8"):
-        ask()
 
 
 @pytest.mark.parametrize(
@@ -215,13 +197,6 @@ def test_a_misspelt_variable_is_said(ask, variable, said):
     ask(**{variable: "hermetic"})
     assert (f"{variable}: sets nothing; {said}" in ask.said) is bool(said)
     assert ("sets nothing" in ask.said) is bool(said)
-
-
-def test_an_option_at_the_top_of_the_file_is_sent_below_its_command(ask, tmp_path):
-    (tmp_path / "rocwheel.toml").write_text("compiler = 'hermetic'\n")
-    with pytest.raises(ConfigError) as caught:
-        ask()
-    assert caught.value.hint == "an option stands below its command: [dist_wheels] compiler = …"
 
 
 ELSEWHERE = """

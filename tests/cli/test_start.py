@@ -96,14 +96,6 @@ def test_a_value_before_the_command_may_be_a_commands_name(seen):
     assert (seen[0][1].wheelhouse, seen[0][1].compiler) == (Path("/somewhere/cache"), "hermetic")
 
 
-def test_an_unknown_command_of_a_group_is_told_as_any_other():
-    result = invoke("cache", "lst")
-    assert (result.exit_code, "'lst': unknown command; did you mean list?" in result.output) == (
-        2,
-        True,
-    )
-
-
 def test_the_documented_command_line_is_understood(seen):
     result = invoke(
         "--compiler=clang",
@@ -141,12 +133,6 @@ def test_repeatable_options_add_up_in_order(seen):
     result = invoke("--bazel-options=-a b", "dist_wheels", "--bazel-options=--config=x y")
     assert result.exit_code == 0, result.output
     assert seen[0][1].bazel_options == ("-a b", "--config=x y")
-
-
-def test_an_option_the_command_does_not_have_is_an_error():
-    result = invoke("--compiler=hermetic", "completion", "bash")
-    assert result.exit_code == 2
-    assert "No such option '--compiler'" in result.output
 
 
 def test_the_environment_sets_options_of_a_command_and_the_line_beats_it(seen):

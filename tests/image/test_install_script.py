@@ -17,25 +17,23 @@ SCRIPT = Path(__file__).parents[2] / "docker" / "install.sh"
 
 
 @pytest.mark.timeout(300)
-@pytest.mark.parametrize(
-    ("version", "taken"), [("3.6.8", "/usr/bin/python3.11"), ("3.11.2", "/old/python3")]
-)
-def test_compiler_wrappers_find_a_python3_that_is_new_enough(tmp_path, version, taken):
+def test_compiler_wrappers_find_a_python3_that_is_new_enough(tmp_path):
     """A manylinux_2_28 base has 3.6 as `python3`; nothing else of it is touched."""
-    old = tmp_path / "python3"
-    old.write_text(
-        f"#!/bin/sh\nexec /usr/bin/python3.11 -c 'import sys; "
-        f'sys.version_info = ({version.replace(".", ", ")}); exec(sys.argv[1])\' "$2"\n'
-    )
-    old.chmod(0o755)
+    old, taken = tmp_path / "python3", []
+    old.touch(0o755)
     script = (
         "PATH=/usr/local/bin:/old:/usr/bin:/bin; sh /install.sh python3 /usr/bin/python3.11"
         " && readlink -f $(command -v python3)"
     )
     with engines.docker() as engine:
         engines.with_image(engine)
-        said = engine(
-            *("run", "--rm", "--network=none", f"--volume={SCRIPT}:/install.sh:ro"),
-            *(f"--volume={tmp_path}:/old:ro", engines.BASE, "sh", "-c", script),
-        )
-    assert said == taken
+        for version in ("3, 6, 8", "3, 11, 2"):
+            old.write_text(
+                "#!/bin/sh\nexec /usr/bin/python3.11 -c 'import sys; "
+                f'sys.version_info = ({version}); exec(sys.argv[1])\' "$2"\n'
+            )
+            taken += engine(
+                *("run", "--rm", "--network=none", f"--volume={SCRIPT}:/install.sh:ro"),
+                *(f"--volume={tmp_path}:/old:ro", engines.BASE, "sh", "-c", script),
+            ).split()
+    assert taken == ["/usr/bin/python3.11", "/old/python3"]

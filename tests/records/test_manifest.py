@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
 
 import pytest
 
@@ -119,10 +118,3 @@ def test_garbage_is_no_manifest(tmp_path):
         Manifest.from_bytes(b"\x00", name="m.json")
     with pytest.raises(ConfigError, match="No such file"):
         Manifest.load(tmp_path / "nowhere")
-
-
-def test_a_fifo_is_refused_and_not_waited_for(tmp_path):
-    os.mkfifo(tmp_path / "manifest.json")
-    for path in (tmp_path, tmp_path / "manifest.json"):
-        with pytest.raises(ConfigError, match="is no file"):
-            Manifest.load(path)

@@ -1,12 +1,5 @@
 from __future__ import annotations
 
-import json
-
-import msgspec
-import pytest
-
-from rocwheel.base.errors import ConfigError
-from rocwheel.base.values import canonical_json
 from rocwheel.records.verdict import Attempts, Counts, Device, RocmProvided, State, Verdict
 
 VERDICT = Verdict(
@@ -32,10 +25,6 @@ VERDICT = Verdict(
 )
 
 
-def test_a_verdict_survives_its_file():
-    assert Verdict.from_bytes(VERDICT.to_bytes(), name="v") == VERDICT
-
-
 def test_only_a_pass_ends_with_zero_and_no_two_states_share_a_code():
     codes = {state: state.exit_code for state in State}
     assert codes.pop(State.PASS) == 0
@@ -45,23 +34,3 @@ def test_only_a_pass_ends_with_zero_and_no_two_states_share_a_code():
 
 def test_every_collected_test_is_counted_once():
     assert Counts(passed=4, failed=1, skipped=7, not_run=9, flaky=1).collected == 22
-
-
-@pytest.mark.parametrize(
-    ("change", "named"),
-    [
-        ({"state": "passed"}, "state"),
-        ({"manifest": "latest"}, "manifest"),
-        ({"wheels": {"x.whl": "md5:0"}}, "wheels"),
-        ({"counts": {"passed": 1}}, "counts"),
-        ({"counts": {**msgspec.to_builtins(Counts()), "passed": -1}}, "counts"),
-        ({"started": "yesterday"}, "started"),
-        ({"reason": "two\nlines"}, "reason"),
-        ({"approved": True}, "approved"),
-        ({"schema": 3}, "schema"),
-    ],
-)
-def test_a_verdict_that_breaks_the_schema_is_refused_by_name(change, named):
-    document = {**json.loads(VERDICT.to_bytes()), **change}
-    with pytest.raises(ConfigError, match=rf"^key: .*{named}"):
-        Verdict.from_bytes(canonical_json(document), name="key")

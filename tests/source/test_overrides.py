@@ -58,13 +58,6 @@ def test_a_release_version_carries_the_short_commits_and_dirty(request_, here):
     assert version(post, here) == f"0.11.0.post1+jax{jax}.xla{xla}.dirty"
 
 
-def test_changes_without_a_commit_are_refused_unless_allowed(request_, here):
-    (request_.xla_source_dir / "xla/BUILD").write_text("changed")
-    planned = dist.plan(replace(request_, allow_dirty=False))
-    with pytest.raises(ConfigError, match=r"XLA.*: changes that are in no commit"):
-        dist.gather(planned, here)
-
-
 def without_git(folder: Path) -> None:
     shutil.rmtree(folder / ".git")
 
@@ -86,22 +79,16 @@ def test_a_dry_run_refuses_an_xla_that_no_commit_has(request_, here, jax, damage
     assert suffix.endswith(".dirty")
     assert suffix.startswith(commit) == (damage is changed)
     planned = dist.plan(replace(asked, allow_dirty=False))
-    with pytest.raises(ConfigError, match=r"XLA.*: changes that are in no commit") as caught:
-        dist.gather(planned, here, fetch=False)
     how = "make its folder a git checkout" if damage is without_git else "commit them"
-    assert caught.value.hint.startswith(f"{how}, or add --allow-dirty")
+    for fetch in (False, True) if jax == "a folder" else (False,):
+        with pytest.raises(ConfigError, match=r"XLA.*: changes that are in no commit") as caught:
+            dist.gather(planned, here, fetch=fetch)
+        assert caught.value.hint.startswith(f"{how}, or add --allow-dirty")
 
 
 def of_a_pin(request: dist.Request) -> dist.Request:
     pythons = (PythonVersion(3, 12),)
     return replace(request, jax_source_dir=None, jax_version="0.11.0", pythons=pythons)
-
-
-def test_the_run_refuses_an_xla_folder_without_git(request_, here):
-    without_git(request_.xla_source_dir)
-    planned = dist.plan(replace(request_, allow_dirty=False))
-    with pytest.raises(ConfigError, match=r"XLA.*: changes that are in no commit"):
-        dist.gather(planned, here)
 
 
 def test_a_jax_without_git_never_gets_the_name_of_the_release(request_, here):

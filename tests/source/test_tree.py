@@ -268,23 +268,6 @@ def test_a_branch_and_a_tag_are_the_commit_they_name(bench):
         assert resolve_ref(f"{bench.url}/xla", ref, runner=bench.runner) == head
 
 
-@pytest.mark.parametrize(
-    ("asked", "problem"),
-    [
-        ({"jax_source_dir": Path("/x"), "jax_version": "0.9.1"}, "a folder and a JAX version"),
-        ({"jax_repository": "https://example.org/jax"}, "which commit"),
-        ({"jax_version": "0.9.11"}, "no pin in"),
-        (
-            {"jax_repository": "https://me:secret@example.org/jax", "jax_ref": "main"},
-            r"^https://example\.org/jax: JAX repository with a password",
-        ),
-    ],
-)
-def test_contradictions_are_refused(bench, asked, problem):
-    with pytest.raises(ConfigError, match=problem):
-        bench.resolve(**asked)
-
-
 def test_a_folder_that_is_no_jax_says_what_it_lacks(bench, tmp_path):
     with pytest.raises(SourceError, match=r"lacks WORKSPACE or MODULE\.bazel, \.bazelrc, jax/"):
         bench.resolve(jax_source_dir=tmp_path)
@@ -296,12 +279,6 @@ def test_options_left_by_an_earlier_build_are_refused(bench):
     (bench.jax / ".jax_configure.bazelrc").write_text("build --config=rocm\n")
     with pytest.raises(SourceError, match=r"\.jax_configure\.bazelrc: options of an earlier"):
         bench.resolve(jax_source_dir=bench.jax)
-
-
-def test_the_users_own_options_are_warned_of(bench, talk):
-    (bench.jax / ".bazelrc.user").write_text("build --jobs=1\n")
-    bench.resolve(jax_source_dir=bench.jax)
-    assert "your own Bazel options are part of this build" in talk.getvalue()
 
 
 @pytest.mark.parametrize(
