@@ -6,10 +6,8 @@ import base64
 import hashlib
 import json
 import re
-import signal
 import ssl
 import subprocess
-import sys
 import threading
 import time
 from functools import partial
@@ -462,58 +460,6 @@ def test_all_invocations_together_tell_what_was_slow_and_where_to_read_more(benc
     assert Path(record.profile).is_file()
     assert Path(record.log).is_file()
     json.dumps(runs.document)
-
-
-INTERRUPTED = """
-import os, sys, time
-from pathlib import Path
-sys.path[:0] = {path!r}
-from rocwheel.base.console import Console
-from rocwheel.base.process import HostRunner, base_env
-from support import bazel_bench, toy
-bench = bazel_bench.make(Path({folder!r}), HostRunner(base_env(os.environ)),
-                         Console(sys.stderr, clock=time.monotonic))
-bench.write("host.txt", "SLEEP 300")
-bench.build(2)
-"""
-
-
-def test_ctrl_c_leaves_no_process_and_no_wheel(tmp_path):
-    script = INTERRUPTED.format(
-        path=[str(ROOT / "build"), str(ROOT / "tests")],
-        folder=str(tmp_path),
-    )
-    process = subprocess.Popen([sys.executable, "-c", script], start_new_session=True)
-    try:
-        wait_for(lambda: "sleep\x00300" in processes(tmp_path), 240)
-        process.send_signal(signal.SIGINT)
-        assert process.wait(240) != 0
-        wait_for(lambda: not processes(tmp_path), 120)
-    finally:
-        process.kill()
-        bazel_bench.stop(tmp_path)
-    assert list((tmp_path / "out").glob("*")) == []
-
-
-def processes(folder: Path) -> str:
-    """Command lines of every process that belongs to a folder, and of their children."""
-    found = []
-    for entry in Path("/proc").glob("[0-9]*"):
-        try:
-            line = (entry / "cmdline").read_bytes().decode(errors="replace")
-            cwd = str((entry / "cwd").readlink())
-        except OSError:
-            continue
-        if f"--output_base={folder}" in line or cwd.startswith(str(folder)):
-            found.append(line)
-    return "\n".join(found)
-
-
-def wait_for(condition, seconds):
-    deadline = time.monotonic() + seconds
-    while not condition():
-        assert time.monotonic() < deadline, "nothing happened"
-        time.sleep(0.1)
 
 
 def test_events_that_end_early_are_no_success(bench, tmp_path):

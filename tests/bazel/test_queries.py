@@ -12,6 +12,7 @@ from pathlib import Path
 
 import pytest
 from packageurl import PackageURL
+from support.trust import INVOCATION
 
 from rocwheel import bazel
 from rocwheel.base.errors import CommandError
@@ -19,7 +20,6 @@ from rocwheel.base.values import replace
 from rocwheel.base.versions import PythonVersion, WheelKind
 from rocwheel.bazel import BazelBinary, Caches, queries
 from rocwheel.bazel.queries import Repository, needed
-from rocwheel.records.manifest import InvocationRecord
 from tests.bazel.test_fetched import field
 from tests.bazel.test_invocations import spec
 
@@ -164,21 +164,6 @@ def test_only_what_decides_on_repositories_is_passed_on(world):
 # What an invocation costs: its actions, and what the builds that filled a disk cache left of it.
 
 
-DONE = InvocationRecord(
-    command="bazel build",
-    actions_executed=4000,
-    cache_hits=12,
-    bytes_made=0,
-    bytes_cached=0,
-    notes=(),
-    warnings=(),
-    milliseconds=1,
-    critical_path_milliseconds=0,
-    critical_path=(),
-    slowest_actions=(),
-    log="",
-    profile="",
-)
 SUMMARY = """4,014 total actions.
 
 Mnemonics:
@@ -218,7 +203,7 @@ def test_the_disk_cache_serves_what_a_build_has_in_common(changes, says, is_cold
     caches = Caches(output_user_root=tmp_path / "out", disk=tmp_path / "disk", repository=None)
     kinds = (WheelKind.PLUGIN, WheelKind.PJRT)
     made = replace(spec(), caches=caches, kinds=kinds, git_hash="1" * 40)
-    queries.remember(bazel.invocations(made)[0], DONE, runner, when="2026-11-26 22:10 UTC")
+    queries.remember(bazel.invocations(made)[0], INVOCATION, runner, when="2026-11-26 22:10 UTC")
     now = bazel.invocations(replace(made, **changes))[0]
     said, cold = queries.compared(now, queries.earlier(now, runner))
     assert says in said

@@ -9,11 +9,12 @@ import subprocess
 import sys
 
 import pytest
+from support.trust import make_record
 
 from rocwheel.base.errors import HostError, WheelError
 from rocwheel.base.values import replace
 from rocwheel.dist import wheelhouse
-from rocwheel.records.manifest import BazelRecord, BuildRecord, Manifest
+from rocwheel.records.manifest import BuildRecord, Manifest
 from tests.records.test_manifest import example
 
 CONTENT = b"not really a wheel"
@@ -27,18 +28,7 @@ def manifest() -> Manifest:
 
 
 def record() -> BuildRecord:
-    return BuildRecord(
-        manifest=manifest().sha256,
-        started="2026-01-01T00:00:00+00:00",
-        host="h",
-        executor="host",
-        rocm_root="/r",
-        source_root="/s",
-        command_line="ci_build",
-        bazel=BazelRecord(path="/b", version="7", invocations=()),
-        milliseconds={},
-        findings=(),
-    )
+    return make_record(manifest())
 
 
 def make(folder):

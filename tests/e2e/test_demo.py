@@ -41,6 +41,10 @@ def test_it_ends_with_a_complete_wheelhouse_that_pip_installed(demo):
     kinds = sorted({wheel["kind"] for wheel in document["wheels"]})
     assert kinds == ["jaxlib", "pjrt", "plugin"]
     assert all("jax_plugins.xla_rocm7" in item["modules"] for item in document["installed"])
+    assert document["index"].startswith("file:///")
+    assert "--require-hashes" in document["pip"]
+    assert document["pip"] in done.stderr
+    assert "<html" in Path(document["page"]).read_text()
 
 
 def test_the_manifest_is_what_is_there(demo):

@@ -224,17 +224,3 @@ def test_ctrl_c_at_any_moment_keeps_the_wheelhouse_whole_and_the_next_run_finish
     again = world.run(*world.arguments)
     assert again.returncode == 0, again.stderr[-2000:]
     assert len(list(world.wheelhouse.glob("[!.]*"))) == 2, "the set and `current`"
-
-
-def test_kill_9_leaves_a_folder_nobody_takes_for_a_result(demo, tmp_path):
-    shared, _ = demo
-    world = World(tmp_path).share(rocm=shared.cache / "rocm")
-    compiler = slow_compiler(tmp_path / "slow")
-    process = world.start(*arguments(shared, WORKSPACE), f"--compiler-path={compiler}")
-    wait_for(lambda: compiling(world), process)
-    process.kill()
-    process.communicate()
-    left = [path.name for path in world.wheelhouse.iterdir()]
-    assert left == [".unfinished"]
-    assert not list(world.wheelhouse.rglob("*.whl"))
-    world.kill()

@@ -119,12 +119,3 @@ def test_a_transcript_works_in_a_fresh_clone_with_a_fresh_home(blocks, demo, tmp
         env |= {"JAX": str(jax.jax), "PIP_INDEX_URL": (jax.folder / "index").as_uri()}
     with slurm.cluster(tmp_path / "slurm") if "slurm" in text else nullcontext() as cluster:
         execute(blocks, clone, env | (cluster.env if cluster else {}))
-
-
-@pytest.mark.xdist_group("demo")
-def test_the_demo_ends_with_an_index_a_line_to_paste_and_a_page(demo):
-    _, done = demo
-    assert done.document["index"].startswith("file:///")
-    assert "--require-hashes" in done.document["pip"]
-    assert "<html" in Path(done.document["page"]).read_text()
-    assert done.document["pip"] in done.stderr

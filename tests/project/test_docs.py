@@ -271,23 +271,17 @@ def built_site(folder: Path) -> subprocess.CompletedProcess[str]:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(
-    ("page", "text", "problem"),
-    [
-        ("", "", ""),
-        ("how-to/new.md", "# New\n", "not included in the"),
-        ("tutorial.md", "# Tutorial\n\n[gone](how-to/no-such-page.md)\n", "no-such-page.md"),
-        ("tutorial.md", "# Tutorial\n\n[gone](index.md#no-such-place)\n", "no-such-place"),
-        ("layout.md", "", "layout.md"),
-    ],
-)
-def test_the_site_builds_and_a_mistake_in_it_fails(tmp_path, page, text, problem):
+def test_the_site_builds_and_mistakes_in_it_fail(tmp_path):
     shutil.copytree(ROOT / "docs", tmp_path / "docs")
     shutil.copy(ROOT / "mkdocs.yml", tmp_path)
-    if text:
-        (tmp_path / "docs" / page).write_text(text)
-    elif page:
-        (tmp_path / "docs" / page).unlink()
     done = built_site(tmp_path)
-    assert (done.returncode != 0) == bool(problem), done.stderr
-    assert problem in done.stderr
+    assert done.returncode == 0, done.stderr
+    (tmp_path / "docs" / "how-to" / "new.md").write_text("# New\n")
+    (tmp_path / "docs" / "tutorial.md").write_text(
+        "# Tutorial\n\n[gone](how-to/no-such-page.md)\n[gone](index.md#no-such-place)\n"
+    )
+    (tmp_path / "docs" / "layout.md").unlink()
+    done = built_site(tmp_path)
+    assert done.returncode != 0
+    for text in ("how-to/new.md", "no-such-page.md", "no-such-place", "layout.md"):
+        assert text in done.stderr

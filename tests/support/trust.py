@@ -11,7 +11,13 @@ from support.wheelset import FAMILY, NOW, Shop, make_set, make_verdict
 
 from rocwheel.base.values import replace
 from rocwheel.cli import main
-from rocwheel.records.manifest import BUILD_RECORD, BazelRecord, BuildRecord, Manifest
+from rocwheel.records.manifest import (
+    BUILD_RECORD,
+    BazelRecord,
+    BuildRecord,
+    InvocationRecord,
+    Manifest,
+)
 from rocwheel.records.verdict import State
 from rocwheel.release import proof
 from rocwheel.release.ledger import log, manifests, verdicts
@@ -21,6 +27,23 @@ from rocwheel.release.trust.policy import ChannelRule, KeyRole, Trust, TrustedKe
 ROOT = Path(__file__).parents[2]
 ENDED = "2026-05-01T11:30:00+00:00"
 WINDOW = {"since": date(2026, 1, 1), "until": date(2099, 1, 1)}  # files of a test lie there today
+
+
+INVOCATION = InvocationRecord(
+    command="bazel build",
+    actions_executed=4000,
+    cache_hits=12,
+    bytes_made=0,
+    bytes_cached=0,
+    notes=(),
+    warnings=(),
+    milliseconds=1,
+    critical_path_milliseconds=0,
+    critical_path=(),
+    slowest_actions=(),
+    log="",
+    profile="",
+)
 
 
 def make_record(manifest: Manifest) -> BuildRecord:

@@ -127,10 +127,3 @@ def test_the_base_of_the_image_can_be_named(log, capsys):
     assert main(["demo", "--executor=docker", "--base=own:1"]) == 8
     assert "own:1" in capsys.readouterr().err
     assert "pull debian@sha256:" not in log.read_text()
-
-
-@pytest.mark.parametrize("where", [[], ["--executor=docker", "--builder-image=own:2"]])
-def test_a_base_that_no_image_would_be_made_of_is_refused(log, capsys, where):
-    assert main(["demo", *where, "--base=own:1"]) == 2
-    assert "--base: no image is made here; add --executor" in capsys.readouterr().err
-    assert not log.exists() or "build " not in log.read_text()

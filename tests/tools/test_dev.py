@@ -129,23 +129,6 @@ def test_a_failing_test_fails_the_command_after_the_install(desk):
     assert "Traceback" not in done.stderr
 
 
-def test_a_compile_error_is_the_first_thing_to_read_and_in_the_last_lines(desk):
-    (desk.jax / SOURCES / "kernels.txt").write_text("FAIL\n")
-    done = desk.ci_build("dev", f"--environment={desk.environment}", *desk.sources, check=False)
-    (desk.jax / SOURCES / "kernels.txt").write_text("kernels = 3\n")
-    assert done.returncode == 12
-    assert done.stderr.count("kernels.txt: error: told to fail") == 2
-    assert "kernels.txt: error: told to fail" in done.stderr.splitlines()[-2]
-    assert "//jaxlib/tools:kernels: ToyCompile failed" in done.stderr
-
-
-def test_an_environment_that_is_none_is_named(desk):
-    done = desk.ci_build("dev", "--environment=nowhere", *desk.sources, check=False)
-    assert done.returncode == 8
-    assert "nowhere: no virtual environment" in done.stderr
-    assert "hint:  make one: python3 -m venv" in done.stderr
-
-
 def test_configure_writes_an_rc_file_with_which_bazel_by_hand_rebuilds_nothing(desk, tmp_path):
     wheels = desk.ci_build("configure", "--json", "--python-versions=3.12,3.13", *desk.sources)
     document = json.loads(wheels.stdout)

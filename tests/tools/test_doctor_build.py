@@ -8,14 +8,16 @@ from pathlib import Path
 import pytest
 from support import generations, tarballs
 from support.generations import GENERATIONS
+from support.trust import INVOCATION, make_record
 
 from rocwheel import dist
 from rocwheel.base import home
 from rocwheel.base.console import duration
 from rocwheel.base.host import cgroup
-from rocwheel.records.manifest import BazelRecord, BuildRecord, InvocationRecord
+from rocwheel.base.values import replace
 from rocwheel.tools import doctor
 from rocwheel.tools.doctor import GIB
+from tests.records.test_manifest import example
 
 ROOT = Path(__file__).parents[2]
 
@@ -100,33 +102,12 @@ def test_the_time_is_that_of_the_last_build_here(examined, tmp_path):
 
 
 def test_the_time_is_read_from_the_record_that_a_build_leaves(examined, tmp_path):
-    run = InvocationRecord(
-        command="bazel build",
-        actions_executed=12345,
-        cache_hits=5,
-        bytes_made=0,
-        bytes_cached=0,
-        notes=(),
-        warnings=(),
-        milliseconds=3_600_000,
-        critical_path_milliseconds=0,
-        critical_path=(),
-        slowest_actions=(),
-        log="/log",
-        profile="/profile",
-    )
-    record = BuildRecord(
-        manifest="0" * 64,
-        started="2026-01-01T00:00:00+00:00",
-        host="h",
-        executor="host",
-        rocm_root="/r",
-        source_root="/s",
-        command_line="ci_build",
-        bazel=BazelRecord(path="/b", version="7.7.0", invocations=(run, run)),
+    run = replace(INVOCATION, actions_executed=12345)
+    plain = make_record(example())
+    record = replace(
+        plain, bazel=replace(plain.bazel, invocations=(run, run)),
         milliseconds={"bazel": 7_200_000, "wheels": 60_000},
-        findings=(),
-    )
+    )  # fmt: skip
     folder = tmp_path / "wheelhouse" / "current"
     folder.mkdir(parents=True)
     (folder / "build.json").write_bytes(record.to_bytes())
