@@ -77,7 +77,7 @@ def test_errors_have_colour_where_there_is_one_and_the_same_words():
     assert "\x1b" not in same.getvalue()
 
 
-def test_a_warning_that_is_found_twice_is_told_once():
+def test_a_repeated_warning_is_shown_once():
     console, stream, _ = make()
     console.warn("odd")
     console.warn("odd", once=True)
@@ -206,7 +206,7 @@ def test_nothing_in_a_text_is_a_command_to_github():
     ]
 
 
-def test_what_looks_like_a_command_stays_as_it_is_where_nobody_obeys_it():
+def test_text_like_a_command_is_unchanged_outside_github():
     console, stream, _ = make()
     console.info(FORGED)
     assert stream.getvalue() == f"{FORGED}\n"

@@ -97,7 +97,7 @@ def serve(monkeypatch):
         server.server_close()
 
 
-def test_threads_are_told_to_end_when_the_main_one_is_interrupted(interrupt):
+def test_threads_end_when_the_main_one_is_interrupted(interrupt):
     together, waited = threading.Barrier(2), []
 
     def work(number: int) -> None:
@@ -112,7 +112,7 @@ def test_threads_are_told_to_end_when_the_main_one_is_interrupted(interrupt):
     ending.check()  # the main thread heeds nobody
 
 
-def test_what_threads_have_started_in_turn_is_told_too(interrupt):
+def test_threads_of_threads_end_with_the_main_one(interrupt):
     together, ended = threading.Barrier(4), []
 
     def inner(number: int) -> None:
@@ -203,7 +203,7 @@ def test_a_body_that_is_under_way_is_read_no_further(serve, told, interrupt):
     assert came == [BLOCK]
 
 
-def test_an_answer_that_came_is_kept_by_who_is_told_to_end(serve, told, interrupt):
+def test_an_answer_that_came_before_the_end_is_kept(serve, told, interrupt):
     """A write that was carried out and answered is done, and is known to be."""
     known = []
 

@@ -70,7 +70,7 @@ def test_another_version_than_the_tree_wants_is_shown_and_refused(place, tmp_pat
     assert "--bazel" in caught.value.hint
 
 
-def test_a_bazel_named_by_flag_is_used_whatever_its_version(place, tmp_path, runner):
+def test_a_bazel_named_by_flag_is_used_in_any_version(place, tmp_path, runner):
     path = place("my-bazel", "echo bazel 8.0.0-pre.20240101", folder="elsewhere")
     found = locate(tmp_path, runner, flag=str(path), wanted="7.7.0")
     assert (found.path, found.version, found.origin) == (path, "8.0.0-pre.20240101", "flag")
@@ -175,7 +175,7 @@ def test_the_wanted_release_is_downloaded_once_and_runs(downloads, find, site, t
     assert len(site.requests) == 1
 
 
-def test_a_bazel_on_path_of_another_version_is_told_and_left_alone(downloads, find, place, talk):
+def test_a_bazel_on_path_of_another_version_is_not_used(downloads, find, place, talk):
     path = place("bazel", "echo bazel 6.5.0")
     assert find(downloads()).origin == "download"
     assert f"not used: {path} is 6.5.0, this tree asks for 9.9.9" in talk.getvalue()
@@ -223,7 +223,7 @@ def test_a_proxy_is_used_when_one_is_given(downloads, find, site):
     assert site.requests[0].path.startswith("http://bazel.invalid/9.9.9/")
 
 
-def test_a_digest_nobody_verified_is_marked_and_refused_when_locked(downloads, find, site, talk):
+def test_an_unverified_digest_is_warned_of_and_refused_when_locked(downloads, find, site, talk):
     with pytest.raises(ConfigError, match="never compared") as caught:
         find(downloads(verified=False, only_verified=True))
     assert "--locked" in caught.value.hint

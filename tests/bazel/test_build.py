@@ -376,7 +376,7 @@ def test_a_failed_action_is_explained_by_its_own_words_first(bench):
     assert ".log" in error.hint
 
 
-def test_a_target_that_does_not_exist_is_said_in_bazels_words(bench):
+def test_a_missing_target_is_reported_in_bazels_words(bench):
     build_file = bench.workspace / "jaxlib/tools/BUILD.bazel"
     build_file.write_text(build_file.read_text().replace("jax_rocm_pjrt_wheel", "elsewhere"))
     with pytest.raises(BazelError) as caught:
@@ -415,7 +415,7 @@ def test_a_failure_is_seen_while_bazel_goes_on(bench, talk, options, tmp_path):
     assert seen == [True]
 
 
-def test_what_was_seen_of_a_failure_is_not_said_again(bench, talk):
+def test_a_failure_is_shown_once(bench, talk):
     bench.write("kernels.txt", "FAIL\n")
     with pytest.raises(BazelError) as caught:
         bench.build()
@@ -475,7 +475,7 @@ def test_events_that_end_early_are_no_success(bench, tmp_path):
         bench.build(bazel=cut)
 
 
-def test_a_bazel_that_does_not_start_says_what_it_said(bench, tmp_path):
+def test_a_bazel_that_does_not_start_shows_its_output(bench, tmp_path):
     fake = tmp_path / "bazel"
     fake.write_text("#!/bin/sh\necho 'FATAL: no room for the server'\nexit 37\n")
     fake.chmod(0o755)

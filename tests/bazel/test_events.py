@@ -121,7 +121,7 @@ def test_output_that_is_gone_is_no_second_failure():
     assert found.failed[0].output == ""
 
 
-def test_a_target_that_cannot_be_loaded_is_a_problem_said_once():
+def test_a_target_that_cannot_be_loaded_is_one_problem():
     event = {
         "id": {"targetConfigured": {"label": LABEL}},
         "aborted": {"reason": "ANALYSIS_FAILURE", "description": "no such package 'x'"},

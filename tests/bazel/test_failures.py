@@ -183,7 +183,7 @@ def test_a_failure_is_recognised_by_its_line_with_the_remedy(name):
     assert failures.recognised(LOGS[name], others)[0] is None
 
 
-def test_an_ordinary_error_is_told_by_its_first_line_and_not_explained_away():
+def test_an_ordinary_error_is_shown_by_its_first_line():
     with pytest.raises(BazelError) as caught, failures.explained(KNOWN):
         raise BazelError("//x:y: CppCompile failed", hint="the log", detail=ORDINARY)
     assert str(caught.value).endswith("error: use of undeclared identifier 'hipsolverFoo'")
@@ -212,7 +212,7 @@ def test_the_page_has_ten_failures():
 
 
 @pytest.mark.parametrize("line", likeliest())
-def test_each_failure_of_the_page_is_one_that_is_recognised_or_said(line):
+def test_each_failure_on_the_page_is_recognised(line):
     """By a pattern of known failures, or in a message of the checks before Bazel."""
     if failures.recognised(line.replace("…", "gfx942"), KNOWN)[0]:
         return

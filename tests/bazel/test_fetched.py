@@ -194,7 +194,7 @@ def test_a_download_that_may_fail_and_did_is_nothing_that_was_fetched(world):
     assert world.build(asks("maybe", UPSTREAM, body=b"earlier"), asks("no", UPSTREAM)) == {}
 
 
-def test_what_lies_unpacked_stays_known_until_its_repository_is_fetched_anew(world):
+def test_fetches_stay_known_until_their_repository_is_fetched_again(world):
     both = (asks("a", "https://a/1", body=b"1"), asks("b", "https://b/1", body=b"2"))
     first = world.build(*both, fetched=("https://a/1", "https://b/1"))
     assert len(first) == 2
@@ -212,7 +212,7 @@ def test_what_no_rule_asked_for_stays_known_after_another_build_fetched_more(wor
     assert world.build(fetched=modules[1:]) == {"": {modules[0]: {}, modules[1]: {}}}
 
 
-def test_a_log_that_is_damaged_costs_what_it_would_have_said_and_no_build(world):
+def test_a_damaged_log_fails_no_build(world):
     log = b"".join(asks(str(turn), f"https://a/{turn}", body=b"x") for turn in range(3))
     urls = tuple(f"https://a/{turn}" for turn in range(3))
     path = world.folder / "cut"

@@ -129,7 +129,7 @@ def test_the_suffix_follows_the_rule_of_jaxs_build(wheel, effective):
 @pytest.mark.parametrize(
     ("major", "newer", "old"), [(15, False, True), (18, True, True), (19, True, False)]
 )
-def test_what_a_compiler_is_told_follows_its_version(major, newer, old):
+def test_compiler_options_follow_the_version_of_clang(major, newer, old):
     cc, cxx = PurePosixPath("/cc"), PurePosixPath("/c+")
     compiler = Compiler(kind="clang", cc=cc, cxx=cxx, major=major)
     planned = bazel.invocations(spec(jax="0.9.1", compiler=compiler))[0]
@@ -201,7 +201,7 @@ def test_trees_have_output_bases_of_their_own():
         ("0.12.0", None, ["module"]),
     ],
 )
-def test_an_xla_of_ones_own_is_taken_with_and_without_bzlmod(jax, modules, given):
+def test_a_local_xla_is_used_with_and_without_bzlmod(jax, modules, given):
     made = bazel.invocations(spec(jax, xla_dir=PurePosixPath("/xla"), modules=modules))
     overrides = [item for item in made[0].options if item.startswith("--override_")]
     assert overrides == [f"--override_{kind}=xla=/xla" for kind in given]

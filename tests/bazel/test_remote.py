@@ -147,9 +147,7 @@ def test_a_cache_that_dies_during_the_build_is_warned_of(bench, cache):
 
 
 @pytest.mark.soak
-def test_a_cache_that_hangs_in_the_middle_of_a_build_is_left_out_and_told(
-    bench, cache, talk, monkeypatch
-):
+def test_a_cache_that_hangs_during_a_build_is_left_out(bench, cache, talk, monkeypatch):
     """Bazel would show "Compiling…" for a minute per action, and five times that over gRPC."""
     monkeypatch.setattr(SLOW, 0.5)
     monkeypatch.setattr(sys.modules["rocwheel.bazel.build"], "QUIET_SECONDS", 2.0)
@@ -221,7 +219,7 @@ def test_an_executor_that_dies_during_the_build_costs_time_and_no_wheel(bench, t
     assert built.record.notes or built.record.warnings
 
 
-def test_an_executor_that_is_down_is_left_out_and_told(bench):
+def test_an_executor_that_is_down_is_left_out(bench):
     port = free_port()
     built = bench.build(JAXLIB, remote=Remote(executor=f"grpc://127.0.0.1:{port}"))
     assert built.record.actions_executed == ACTIONS

@@ -193,7 +193,7 @@ def test_doctor_refuses_what_no_command_has(tmp_path, monkeypatch):
         ("ROCWHEEL_GATE_SUITE", ""),  # of another command
     ],
 )
-def test_a_misspelt_variable_is_said(ask, variable, said):
+def test_a_misspelt_variable_is_warned_of(ask, variable, said):
     ask(**{variable: "hermetic"})
     assert (f"{variable}: sets nothing; {said}" in ask.said) is bool(said)
     assert ("sets nothing" in ask.said) is bool(said)

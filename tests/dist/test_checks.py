@@ -184,7 +184,7 @@ def test_the_number_in_the_wheels_names_is_read_from_the_tree(look):
     assert look(GENERATIONS["0.9.1"])[2].rocm_number == "60"
 
 
-def test_a_version_nobody_compared_is_told_with_what_was_looked_up(look):
+def test_a_version_without_a_comparison_is_warned_of(look):
     _, _, _, notes = look(GENERATIONS["0.11.1"], says="0.13.0")
     assert any("newer than what rocwheel was compared with" in note for note in notes)
 
@@ -266,7 +266,7 @@ def test_a_rocm_is_checked_for_all_that_this_jax_looks_for_at_once(version, look
         ("rocm", "ln -s lib/llvm/amdgcn"),
     ],
 )
-def test_a_rocm_whose_clang_refuses_is_told_with_what_helps(place, hint, look, tmp_path, runner):
+def test_a_rocm_whose_clang_fails_is_an_error_with_a_hint(place, hint, look, tmp_path, runner):
     _, tree, _, _ = look(GENERATIONS["0.11.0"])
     (tmp_path / place).parent.mkdir(parents=True, exist_ok=True)
     folder = tarballs.rocm_folder(tmp_path / place)
@@ -361,7 +361,7 @@ def test_what_bazel_would_not_take_as_one_option_is_refused(option, look):
         look(GENERATIONS["0.11.0"], bazel_options=(option,))
 
 
-def test_a_config_that_is_misspelt_is_told_with_the_nearest_one(look):
+def test_a_misspelt_config_is_an_error_with_the_nearest_one(look):
     with pytest.raises(ConfigError, match=r"no rc file of .* defines it") as caught:
         look(GENERATIONS["0.11.0"], bazel_options=("--config", "native_arch_posx"))
     assert caught.value.hint == "did you mean native_arch_posix?"

@@ -153,7 +153,7 @@ def test_a_whole_device_library_compiles_an_empty_file_for_each_target(real, run
 @pytest.mark.parametrize(
     "part", ["finite_only", "correctly_rounded_sqrt", "unsafe_math", "wavefrontsize64"]
 )
-def test_what_clang_lacks_is_said_by_clang_itself(part, real, runner):
+def test_missing_device_libraries_are_reported_by_clang(part, real, runner):
     """TheRock #5448: four files were missing, and no list of ours named them."""
     for path in (real / "amdgcn/bitcode").glob(f"oclc_{part}*"):
         path.unlink()

@@ -268,7 +268,7 @@ def test_a_new_jax_is_a_few_lines_of_data(tmp_path, here):
         ("", True, "+xla123456789"),
     ],
 )
-def test_overrides_mark_the_version_whatever_the_suffix(tmp_path, runner, asked, xla, suffix):
+def test_overrides_mark_the_version_with_any_suffix(tmp_path, runner, asked, xla, suffix):
     found = tree(tmp_path, runner)
     if xla:
         found = replace(found, xla=Source(repository="", commit="123456789a" * 4), xla_dir=tmp_path)

@@ -127,9 +127,7 @@ def with_modules(jax: Path, folder: Path) -> tuple[str, ...]:
 @pytest.mark.xdist_group("miniature")
 @pytest.mark.skipif(os.geteuid() != 0, reason="needs root, to take the network away")
 @pytest.mark.parametrize("form", ["WORKSPACE", "modules"])
-def test_the_miniature_builds_without_a_network_and_costs_what_was_said(
-    form, miniature_tarball, tmp_path
-):
+def test_the_miniature_builds_offline_at_the_estimated_cost(form, miniature_tarball, tmp_path):
     jax = tmp_path / "jax"
     shutil.copytree(ROOT / "examples/miniature/workspace", jax)
     program = (sys.executable, str(ROOT / "build" / "ci_build"), "dist_wheels")

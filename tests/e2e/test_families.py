@@ -136,7 +136,7 @@ def mended(release) -> dict[str, str]:
     return {"ROCWHEEL_CI_DIR": str(folder / "ci")}
 
 
-def test_a_cell_that_fails_ends_it_with_what_the_cell_said_and_the_next_run_mends_it(three):
+def test_a_failed_cell_ends_the_demo_and_the_next_run_finishes_it(three):
     *_, failed = three
     assert failed.returncode == 5, failed.stderr[-4000:]
     assert "no_such_option" in failed.stderr

@@ -47,7 +47,7 @@ def some_of_each_command():
         pytest.param(mistakes.rows, 400, id="all", marks=pytest.mark.soak),
     ],
 )
-def test_every_mistake_of_the_list_is_told_with_its_remedy(tmp_path, rows, least):
+def test_every_mistake_in_the_table_is_an_error_with_a_hint(tmp_path, rows, least):
     """No traceback, no hang, no silent success; two lines, of which one says what to do.
 
     What a dry run refuses a real one refuses before its first fetch: the proxies refuse all.
@@ -101,7 +101,7 @@ def test_an_unknown_command_with_json_is_a_document(tmp_path):
         assert error["kind"] == "usage"
 
 
-def test_json_after_an_option_that_cannot_be_is_heard_too(tmp_path):
+def test_json_counts_after_a_wrong_option(tmp_path):
     for arguments in (("dev", "--nope", "--json"), ("status", "--json=x", "--nope", "--json")):
         error = json.loads(run(*arguments, cwd=tmp_path).stdout)["error"]
         assert error["kind"] == "usage"
@@ -117,7 +117,7 @@ def test_completion_with_json_is_a_document(tmp_path):
     assert "_ROCWHEEL_COMPLETE" in document["code"]
 
 
-def test_a_deleted_working_directory_is_told(tmp_path):
+def test_a_deleted_working_directory_is_an_error(tmp_path):
     gone = tmp_path / "gone"
     gone.mkdir()
     line = f"cd {gone} && rmdir {gone} && {' '.join(PROGRAM)} fetch_rocm --therock-path=x"

@@ -137,7 +137,7 @@ def pushed(images, untested):
     return said(images.make("--test", f"--push={images.registry}", "--tag=latest"))
 
 
-def test_an_image_that_nobody_tried_is_not_pushed(images, untested):
+def test_an_untested_image_is_not_pushed(images, untested):
     assert untested["new"] is True
     refused = said(images.make(f"--push={images.registry}"), status=9)
     assert "miniature: never ran in this image" in refused["error"]["message"]

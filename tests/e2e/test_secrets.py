@@ -237,7 +237,7 @@ def test_a_server_out_of_reach_is_named_without_the_secret(written, value):
 
 @pytest.mark.parametrize("value", PLACES["--therock-path"])
 @pytest.mark.parametrize("later", [0, 1])
-def test_a_download_tells_nobody_its_secret(written, server, value, later):
+def test_a_download_keeps_its_secret(written, server, value, later):
     """At once, and after the server said "later"."""
     server.answers(tarballs.rocm_tarball(), later=later)
     status, _, err = written(

@@ -17,7 +17,7 @@ def shell(line, cwd, stdout=subprocess.PIPE):
     )  # fmt: skip
 
 
-def test_closed_streams_are_nobodys(tmp_path):
+def test_closed_streams_do_no_harm(tmp_path):
     assert shell("PROGRAM gate list 2>&-", tmp_path).returncode == 0
     assert shell("PROGRAM gate list >&-", tmp_path).returncode == 0
     done = shell("PROGRAM fetch_rocm --therock-path nowhere 2>&- <&-", tmp_path)

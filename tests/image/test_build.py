@@ -22,7 +22,7 @@ from rocwheel.image.contents import ImageFacts
         ("something new", "was not built: something new"),
     ],
 )
-def test_a_build_that_failed_is_told_by_its_cause_with_a_remedy(said, message):
+def test_a_failed_build_is_reported_with_cause_and_hint(said, message):
     told = explained("builder:1", "debian:12", CommandError("exit status 1", detail=said))
     assert message in str(told)
     assert told.hint

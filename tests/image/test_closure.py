@@ -88,7 +88,7 @@ def test_a_library_without_a_runpath_finds_what_is_loaded_already(rocm, tmp_path
     assert not found.system
 
 
-def test_what_rocm_has_not_is_told_with_who_needs_it(rocm, tmp_path):
+def test_a_missing_library_is_listed_with_what_needs_it(rocm, tmp_path):
     other = library(tmp_path / "libelsewhere.so.1", "libelsewhere.so.1")
     found = needed(rocm, wheel(tmp_path / "plugin.so", other))
     assert found.system == {"libelsewhere.so.1": "plugin.so"}

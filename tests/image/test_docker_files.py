@@ -62,7 +62,7 @@ def test_packages_come_from_the_bases_own_manager(manager, tmp_path):
     assert called.read_text().splitlines()[-1].endswith("clang git")
 
 
-def test_a_base_without_a_package_manager_is_told_so(tmp_path):
+def test_a_base_without_a_package_manager_is_an_error(tmp_path):
     done = subprocess.run(
         ["/bin/sh", str(FOLDER / "install.sh"), "packages", "clang"],
         env={"PATH": str(tmp_path)},

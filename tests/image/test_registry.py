@@ -117,7 +117,7 @@ def test_a_login_that_a_credential_helper_keeps_is_used(key, private, look, tmp_
         look(DOCKER_CONFIG=str(tmp_path), PROFILE="other")
 
 
-def test_a_machine_without_skopeo_is_told_its_package(tmp_path):
+def test_a_missing_skopeo_is_an_error_with_its_package(tmp_path):
     environ = {"PATH": str(tmp_path)}
     with pytest.raises(HostError, match="skopeo: no such program") as refused:
         registry.look("here.io/x", "1", environ=environ, runner=HostRunner(environ))

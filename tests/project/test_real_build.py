@@ -308,9 +308,7 @@ def test_a_clang_that_finds_no_gold_is_refused_before_it_would_fail_at_the_first
 
 
 @pytest.mark.soak
-def test_a_rocm_without_two_headers_is_told_of_both_before_the_rules_find_one(
-    bench, lacking, monkeypatch
-):
+def test_all_missing_headers_are_listed_before_bazel_finds_one(bench, lacking, monkeypatch):
     gone = ("include/miopen/version.h", "include/roctracer/roctracer.h")
     rocm = lacking(*gone)
     bench.tree(NEWEST)
@@ -380,7 +378,7 @@ def with_xla(root: Path) -> None:
     )
 
 
-def test_an_xla_folder_is_left_alone_and_its_missing_patch_told(bench, xla, runner):
+def test_a_missing_patch_of_a_local_xla_is_warned_of(bench, xla, runner):
     with_xla(bench.tree(NEWEST))
     tree = bench.folder / "jax"
     pin = source.load_layouts(home.find(None).ci / "layouts.yaml")["upstream"].xla

@@ -191,7 +191,7 @@ def test_the_executable_never_starts_itself_twice(tmp_path):
         (("wheel", "inspect", "--json", "missing.whl"), 3),
     ],
 )
-def test_a_full_stdout_is_said_in_two_lines(arguments, status):
+def test_a_full_stdout_is_an_error_of_two_lines(arguments, status):
     program = [sys.executable, ROOT / "build" / "ci_build", *arguments]
     with Path("/dev/full").open("w") as full:
         done = subprocess.run(

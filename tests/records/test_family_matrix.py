@@ -28,7 +28,7 @@ def test_all_families_are_there():
     assert [runner.weight for runner in runners] == [5, 28]
 
 
-def test_nobody_changes_the_table_or_its_order():
+def test_the_table_is_read_only():
     with pytest.raises(TypeError):
         del matrix.FAMILIES["gfx1151"]
 

@@ -260,7 +260,7 @@ def test_only_a_server_that_says_so_has_no_checksum(status, headers, fetch, serv
 
 
 @pytest.mark.parametrize("status", [408, 425, 429, 500, 503])
-def test_a_busy_server_has_not_said_that_there_is_no_checksum(status, fetch, server, url):
+def test_a_busy_server_does_not_mean_a_missing_checksum(status, fetch, server, url):
     server.add(f"{NAME}.sha256", f"{'ab' * 32}  {NAME}\n".encode())
     server.faults[f"{NAME}.sha256"].extend([Fault(status=status, headers={"Retry-After": "0"})] * 2)
     with pytest.raises(FetchError, match="not " + "ab" * 32):
@@ -366,7 +366,7 @@ def test_a_weak_tag_is_no_condition_for_a_range(fetch, server):
     assert server.asked(NAME)[1].headers["if-range"] == server.files[NAME].modified
 
 
-def test_a_file_replaced_in_mid_download_is_fetched_anew(fetch, server, url, talk):
+def test_a_file_replaced_during_a_download_is_fetched_again(fetch, server, url, talk):
     new = Served(data=OTHER, etag='"new"')
     server.faults[NAME].extend([Fault(cut=THIRD), Fault(replaced=new)])
     root = fetch(url)
@@ -418,7 +418,7 @@ def test_a_complete_download_is_only_confirmed(fetch, server, url):
     assert [request.range for request in server.asked(NAME)] == [f"bytes={len(TARBALL) - 1}-"]
 
 
-def test_a_partial_download_nobody_can_explain_is_started_over(fetch, server, url):
+def test_an_unknown_partial_download_is_started_over(fetch, server, url):
     key = rocm.plan(url, sha256=None, version=None, cache=fetch.cache, cwd=fetch.cache).key
     partial = fetch.cache / "rocm/partial"
     partial.mkdir(parents=True)
@@ -440,7 +440,7 @@ def silent():
 
 
 @pytest.mark.parametrize("host", ["127.0.0.1:9", "nowhere.invalid", ""])
-def test_an_address_out_of_reach_is_told_in_time_as_it_was_given(host, silent, console, tmp_path):
+def test_an_unreachable_address_is_reported_in_time_as_given(host, silent, console, tmp_path):
     """The time is the first contact's, not that of all attempts, each as long as a connection."""
     retry = Retry(timeout=(300.0, 300.0), contact=0.5)
     assert Retry().contact < 5
@@ -524,7 +524,7 @@ def tls(tmp_path):
 
 
 @pytest.mark.needs("openssl")
-def test_a_certificate_of_nobody_is_refused_without_a_second_try(fetch, tls):
+def test_an_unknown_certificate_is_refused_at_once(fetch, tls):
     server, _ = tls
     with pytest.raises(FetchError, match="certificate is not trusted") as caught:
         fetch(server.url(NAME))

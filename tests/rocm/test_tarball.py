@@ -42,7 +42,7 @@ def inflated(data: bytes, *, size: int = 1000) -> bytes:
 
 @pytest.mark.parametrize("format_", FORMATS)
 @pytest.mark.parametrize("size", [1, 512, 777, 1 << 20])
-def test_members_and_data_arrive_whatever_the_blocks(format_, size):
+def test_members_and_data_are_read_in_blocks_of_any_size(format_, size):
     files = tarballs.rocm_files()
     data = tarballs.tar(files, format_=FORMATS[format_])
     found = {
@@ -195,7 +195,7 @@ def test_a_sparse_file_is_refused_by_name_in_every_form(form):
 
 
 @pytest.mark.parametrize("kind", tarballs.COMPRESSORS)
-def test_every_compression_is_told_by_its_bytes(kind):
+def test_a_compression_is_recognised_by_its_bytes(kind):
     tar = tarballs.tar({**tarballs.rocm_files(), **tarballs.filler(3_000_000)})
     packed = tarballs.COMPRESSORS[kind](tar)
     assert (

@@ -97,7 +97,7 @@ def test_a_mirror_may_be_plain_http_where_its_host_is_named(tmp_path):
 
 
 @pytest.mark.parametrize(("today", "told"), [("2026-09-20", 0), ("2026-09-22", 1)])
-def test_facts_that_are_a_month_old_are_told_with_the_line_that_renews_them(today, told):
+def test_facts_older_than_a_month_are_listed_with_a_command(today, told):
     lines = list(therock.outdated(date.fromisoformat(today), ci=CI))
     assert len(lines) == told
     assert all(

@@ -121,7 +121,7 @@ def test_what_cannot_work_is_refused_before_bazel_is_even_looked_for(
 
 
 @pytest.mark.parametrize(("version", "module"), [("7.7.0", True), ("no_version", False)])
-def test_the_overriding_folder_is_what_bazel_is_told(request_, here, tmp_path, version, module):
+def test_bazel_gets_the_overriding_folder(request_, here, tmp_path, version, module):
     """As a repository; also as a module where Bazel knows what that is."""
     program = tmp_path / "a-bazel"
     program.write_text(f"#!/bin/sh\necho bazel {version}\n")

@@ -319,7 +319,7 @@ def test_addresses_that_therocks_sources_still_say_get_a_new_day(context, rock):
     assert comments(text) == comments(path.read_text())
 
 
-def test_what_therocks_sources_say_otherwise_is_said_and_changes_nothing(context, rock):
+def test_a_difference_to_therocks_sources_is_an_error(context, rock):
     _, serve = rock
     serve(S3_BUCKETS.replace("whl-next", "whl").replace("bkc", "known-good").replace(
         '"known-good"', '"good"'))  # fmt: skip

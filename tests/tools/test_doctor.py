@@ -76,7 +76,7 @@ def test_a_machine_with_gpus_lacks_nothing(machine, tmp_path):
     assert all(not found[name].remedy for name in ("/dev/kfd", "/dev/dri/renderD128"))
 
 
-def test_a_name_that_does_not_resolve_is_said(machine):
+def test_a_name_that_does_not_resolve_has_a_remedy(machine):
     place = machine({"no_proxy": "*"}, hosts=("no-such-host.invalid",))
     assert rows(place, "release")["no-such-host.invalid"].remedy
 
@@ -112,7 +112,7 @@ def test_headers_matter_for_building_only(machine, tmp_path, monkeypatch):
     assert not rows(machine(), "gate")["CPython 3.12"].remedy
 
 
-def test_an_engine_that_does_not_answer_is_told_from_one_that_does(machine, tmp_path):
+def test_an_engine_that_does_not_answer_is_reported(machine, tmp_path):
     client = tmp_path / "bin" / "docker"
     client.parent.mkdir()
     client.write_text(
@@ -146,7 +146,7 @@ def test_the_state_comes_first_and_what_to_do_has_a_line(
     assert json.loads(done.stdout)["ok"] is is_optional
 
 
-def test_what_to_do_is_said_with_the_name_that_the_program_was_called_by(tmp_path, monkeypatch):
+def test_remedies_name_the_program_as_it_was_called(tmp_path, monkeypatch):
     asked = []
 
     def examine(here, _purpose, **_):

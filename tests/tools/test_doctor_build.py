@@ -84,7 +84,7 @@ def test_memory_and_the_cpus_of_the_control_group_decide_how_many_jobs_are_propo
     assert examined(memory=12 * GIB)[0]["memory"].remedy == ""
 
 
-def test_an_incomplete_rocm_is_told_before_anything_is_built(examined, tmp_path):
+def test_an_incomplete_rocm_is_reported_before_the_build(examined, tmp_path):
     examined()
     (tmp_path / "rocm" / "include" / "miopen" / "version.h").unlink()
     folder = tmp_path / "rocm"

@@ -17,7 +17,7 @@ from rocwheel.base.container.leftovers import DAY, LOCK, abandoned, clear, is_al
 from rocwheel.base.errors import HostError
 
 
-def test_a_process_is_told_from_another_of_the_same_number():
+def test_processes_with_one_number_are_distinguished():
     assert is_alive(owner()) is True
     pid, _, rest = owner().partition(":")
     assert is_alive(f"{pid}:1{rest}") is False
@@ -31,14 +31,14 @@ def test_one_that_has_ended_is_gone():
     assert is_alive(mark) is False
 
 
-def test_a_process_of_a_job_container_is_not_said_to_be_gone():
+def test_a_process_of_a_job_container_counts_as_unknown():
     """It counts its processes by itself, and its number here is nobody or somebody else."""
     pid, started, boot, _, machine = owner().split(":")
     assert is_alive(f"{pid}:{started}:{boot}:4026539999:{machine}") is None
     assert is_alive(f"{pid}:{started}:another-boot:4026539999:{machine}") is False
 
 
-def test_a_process_of_another_machine_is_not_said_to_be_gone():
+def test_a_process_of_another_machine_counts_as_unknown():
     """Two may share a cache by NFS, each started when it was; or one lends its engine's socket."""
     pid, started, _, space, _ = owner().split(":")
     assert is_alive(f"{pid}:{started}:another-boot:{space}:another-one") is None
@@ -46,7 +46,7 @@ def test_a_process_of_another_machine_is_not_said_to_be_gone():
 
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="only root can mount a /proc that hides processes")
-def test_a_process_that_is_hidden_from_us_is_not_said_to_be_gone():
+def test_a_hidden_process_counts_as_unknown():
     """Where users do not see each other's processes, nobody's container is taken for a leftover."""
     with subprocess.Popen(["sleep", "3600"]) as process:
         mark = owner(process.pid)
@@ -79,7 +79,7 @@ def a_folder(place: Path, name: str, mark: str = "", *, age: float = 0.0) -> Pat
     return place / name
 
 
-def test_only_folders_that_nobody_uses_are_left_over(tmp_path):
+def test_only_unused_folders_are_leftovers(tmp_path):
     a_folder(tmp_path, "alive", owner(), age=9 * DAY)
     a_folder(tmp_path, "of-another-machine", gone(boot="x", machine="y"), age=9 * DAY)
     a_folder(tmp_path, "of-a-job-container", gone(space="1"), age=9 * DAY)

@@ -118,7 +118,7 @@ def test_paths_are_translated_and_back(spec, host, tmp_path):
             running.host(guest("/usr/bin"))
 
 
-def test_a_failure_is_told_as_on_the_host(spec, host):
+def test_a_command_fails_as_on_the_host(spec, host):
     with container.running(spec, runner=host) as running:
         with pytest.raises(CommandError, match="exit status 3") as failed:
             running.run(sh("echo why; exit 3"))
@@ -388,7 +388,7 @@ def test_a_container_that_is_removed_under_us_is_one_error(way, spec, host, engi
         killer.join()
 
 
-def test_a_client_that_is_killed_is_told_and_what_it_began_ends(spec, host, engine):
+def test_a_killed_client_is_an_error_and_its_command_ends(spec, host, engine):
     mark = f"sleep 87{os.getpid():07}"  # seconds that nobody else waits
 
     def kill() -> None:

@@ -92,7 +92,7 @@ def test_other_output_is_no_known_trouble(output):
     assert meaning(output, {None: None, **{item: item for item in Trouble}}) is None
 
 
-def test_the_first_trouble_asked_for_is_told():
+def test_the_first_trouble_in_the_list_counts():
     both = "statfs /x: no space left on device"
     assert meaning(both, {None: 0, Trouble.NO_SPACE: 1, Trouble.NO_MOUNT: 2}) == 1
     assert meaning(both, {None: 0, Trouble.NO_MOUNT: 2, Trouble.NO_SPACE: 1}) == 2

@@ -268,7 +268,7 @@ def test_a_listing_goes_on_after_a_thousand_keys(servers, monkeypatch):
     assert [item.key for item in store.keys("p/")] == keys
 
 
-def test_one_of_many_writers_of_a_name_wins_and_all_the_others_are_told(store):
+def test_one_of_many_writers_wins_and_the_others_fail(store):
     store.abilities()
     told: list[str] = []
 
@@ -318,7 +318,7 @@ def test_a_wheel_above_what_s3_takes_at_once_is_refused_before_it_is_sent(
     assert open_store(store.url).largest == 5 << 30
 
 
-def test_a_full_disk_is_said_with_the_folder(tmp_path, monkeypatch):
+def test_a_full_disk_is_an_error_with_the_folder(tmp_path, monkeypatch):
     store = open_store((tmp_path / "store").as_uri())
 
     def full(descriptor: int) -> None:
