@@ -18,7 +18,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
-from support import bazel_bench, generations, miniature
+from support import bazel_bench, generations
 from support.generations import GENERATIONS
 from support.tiers import merge_tries
 
@@ -39,10 +39,57 @@ pytestmark = [
     pytest.mark.xdist_group("miniature"),
 ]
 
+WORKSPACE = Path(__file__).parents[2] / "examples" / "miniature" / "workspace"
 PYTHON = f"{sys.version_info.major}.{sys.version_info.minor}"
 CLANG = "/usr/bin/clang-19"
 PACKED = b"CCOB"  # what a compressed bundle of GPU code begins with
 NEWEST = GENERATIONS["0.11.1"]
+
+
+# What the miniature's rules need beside the configs that every generation has.
+_CROSSTOOL = "build:rocm --crosstool_top=@local_config_rocm//crosstool:toolchain\n"
+# Its local toolchain lists the headers of one clang only. (JAX after 0.11.0 lists none; here 0.11.1 has
+# the list of 0.11.0, so that the oldest and the newest of that kind are both met.)
+OWN_HEADERS = frozenset({"0.11.0", "0.11.1"})
+
+
+def write_miniature(
+    root: Path, generation: generations.Generation, *, says: str = "", clang: str
+) -> Path:
+    """Write the workspace of `generation` over whatever is at `root`.
+
+    `says` is the version in it, `clang` the compiler its local route names.
+    """
+    for old in ("build", "jaxlib", "third_party"):
+        shutil.rmtree(root / old, ignore_errors=True)
+    ignored = shutil.ignore_patterns("bazel-*")
+    shutil.copytree(WORKSPACE, root, dirs_exist_ok=True, ignore=ignored)
+    kept = {
+        name: (root / name).read_bytes()
+        for name in ("WORKSPACE", "jaxlib/tools/BUILD.bazel", "jax/version.py")
+    }
+    shutil.rmtree(root / "build" / "rocm")
+    (root / "jaxlib" / "plugin_support.py").unlink()
+    generations.write(root, generation, says=says, clang=clang)
+    shutil.rmtree(root / "third_party")
+    (root / ".bazelversion").unlink()
+    for name, content in kept.items():
+        (root / name).write_bytes(content)
+    version = root / "jax" / "version.py"
+    version.write_text(version.read_text().replace("0.11.99", says or generation.version))
+    late = bool(generation.rocm_bazelrc)
+    with (root / ("build/rocm/rocm.bazelrc" if late else ".bazelrc")).open("a") as rc:
+        rc.write(_CROSSTOOL)
+    if generation.plugin.startswith('"jax_rocm6'):  # a number that the tree itself decides
+        build = root / "jaxlib" / "tools" / "BUILD.bazel"
+        text = build.read_text().replace(".format(ROCM_MAJOR_VERSION)", '.format("60")')
+        build.write_text(text.replace("wheel_name = _PLUGIN", f"wheel_name = {generation.plugin}"))
+    new = generation.version in OWN_HEADERS
+    (root / "bazel" / "generation.bzl").write_text(
+        f'LOCAL_CLANG_HEADERS = "{"18" if new else ""}"\n'
+        f'LOCAL_LINKER = "{"lld" if new else "gold"}"\n'
+    )
+    return root
 
 
 @dataclass(frozen=True)
@@ -54,7 +101,7 @@ class Bench:
     here: Here
 
     def tree(self, generation: generations.Generation, **changes: str) -> Path:
-        return miniature.write(self.folder / "jax", generation, **{"clang": CLANG, **changes})
+        return write_miniature(self.folder / "jax", generation, **{"clang": CLANG, **changes})
 
     def build(self, generation: generations.Generation | None = None, **changes: object):
         """What `dist_wheels` does, for plugin and pjrt; the tree is written anew for one."""
@@ -162,7 +209,7 @@ def test_a_tree_of_each_generation_is_built_with_the_compiler_its_class_wants(ve
     number = "60" if version < "0.9.2" and not version.startswith("0.1") else "7"
     projects = {entry.project for entry in result.manifest.wheels}
     assert projects == {f"jax-rocm{number}-plugin", f"jax-rocm{number}-pjrt", "jaxlib"}
-    own = version not in miniature.OWN_HEADERS
+    own = version not in OWN_HEADERS
     assert result.manifest.options["compiler"] == ("clang 19" if own else "hermetic")
     assert PACKED in libraries(result)["xla_rocm_plugin.so"]
 
@@ -440,7 +487,7 @@ def paste(bench, lines, cwd: Path) -> None:
 @pytest.fixture
 def published(bench, tmp_path):
     """A repository of JAX 0.10.0 (the miniature), which a pin names."""
-    root = miniature.write(tmp_path / "jax", GENERATIONS["0.10.0"], clang=CLANG)
+    root = write_miniature(tmp_path / "jax", GENERATIONS["0.10.0"], clang=CLANG)
     git(root, "init", "-q", "-b", "main")
     git(root, "add", "-A", "-f")
     git(root, "commit", "-qm", "0.10.0")
