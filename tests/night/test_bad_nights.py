@@ -94,9 +94,6 @@ def places(tmp_path):
     return nights, publish
 
 
-ENGINES = ("local", "slurm", "github")
-
-
 def told(nights: Nights, name: str, warn=lambda _said: None) -> truth.Truth:
     channel = channels.of_store(nights.store.url)
     return truth.truth(nights, name, matrix.FAMILIES, channel, now=NOW, warn=warn)
@@ -159,28 +156,6 @@ def test_a_night_is_compared_with_one_that_was_over_before_it_began(places):
     older = told(nights, "older")
     assert older.has_newer
     assert "A newer night has begun since." in older.markdown(PAGE)
-
-
-@pytest.mark.parametrize("engine", ENGINES)
-def test_a_page_that_was_killed_is_told_although_the_night_was_summed_up(places, engine):
-    nights, publish = places
-    night(nights, "one", engine, {}, NOW - timedelta(hours=30))
-    publish("one")
-    made = NOW - timedelta(hours=6)
-    night(nights, "two", engine, FAIL, made)
-    said = {
-        "cell": "page", "plan": nights.plan("two")[1], "host": "h", "engine": engine,
-        "time": timestamp(made),
-    }  # fmt: skip
-    number = nights.begin("two", Begun(token="t", seen=9, **said))
-    why = "ended by SIGKILL: killed; was memory short?"
-    ended = Ended(state=State.INFRA, reason=why, began=said["time"], milliseconds=1, **said)
-    nights.end("two", number, ended)
-    assert f"**machine**: {why}" in told(nights, "two").markdown(PAGE)
-    lines = upkeep.problems(nights, NOW, LIMIT, {})
-    assert lines == ["two: has no summary: its page was never made"]
-    body = publish("two")
-    assert why in body
 
 
 def test_a_night_is_held_against_the_last_that_left_a_summary(places):
@@ -304,28 +279,6 @@ def test_a_record_that_is_half_written_is_an_attempt_that_counts_as_infra(places
     )  # fmt: skip
     assert nights.end("one", 2, good)
     assert standing.stand(Nights(store).book("one"))[UNIT].passed
-
-
-@pytest.mark.parametrize(("engine", "at_once"), [("local", True), ("slurm", False)])
-def test_an_interrupted_night_is_named_at_once_where_nothing_else_can_go_on_with_it(
-    places, engine, at_once
-):
-    nights, _ = places
-    plan = NightPlan(
-        night="one", made=timestamp(NOW), by="me", tool=__version__, target=(), recipes=(), cells=CELLS,
-    )  # fmt: skip
-    nights.add(plan)
-    said = {"cell": BUILD, "plan": nights.plan("one")[1], "host": "h", "engine": engine}
-    number = nights.begin("one", Begun(token="t", time=timestamp(NOW), **said))
-    assert upkeep.problems(nights, NOW, LIMIT, {}) == []
-    cut = Ended(
-        state=State.NOT_RUN, reason="got SIGINT", exit_code=130, began=timestamp(NOW),
-        time=timestamp(NOW), milliseconds=1, **said,
-    )  # fmt: skip
-    nights.end("one", number, cut)
-    lines = upkeep.problems(Nights(nights.store), NOW, LIMIT, {})
-    assert [item for item in lines if "stands still with 6 cells" in item] == lines
-    assert bool(lines) is at_once
 
 
 def test_an_excused_absence_is_shown_and_is_not_red(places):

@@ -211,6 +211,8 @@ def test_who_finds_an_attempt_lost_while_it_renews_its_lease_begins_nothing(tmp_
         ("https://rocm/: no answer", 4, State.INFRA, CauseClass.INPUTS),
         ("s3://b/a.whl: 7078 bytes are stored, not 7081", 7, State.FAIL, CauseClass.WHEELS),
         ("s3://b: no answer", 7, State.INFRA, CauseClass.STORE),
+        ("file:///s/v2: No space left on device", 7, State.INFRA, CauseClass.STORE),
+        ("/scratch: No space left on device", 8, State.INFRA, CauseClass.MACHINE),
         ("no room", 8, State.INFRA, CauseClass.MACHINE),
         ("3 failed", State.FAIL.exit_code, State.FAIL, CauseClass.TESTS),
         ("hipErrorNoDevice", State.CRASH.exit_code, State.INFRA, CauseClass.MACHINE),
@@ -287,6 +289,26 @@ def test_an_end_is_written_once_the_store_is_back(tmp_path, monkeypatch):
     assert run(nights, worker(tmp_path)).state is State.PASS
     assert left == [0]
     assert where(nights).passed
+
+
+def test_a_store_without_room_ends_a_cell_at_once_and_the_room_of_its_lease_is_its_ends(
+    tmp_path, monkeypatch
+):
+    nights, real = planned(tmp_path), FileStore._scratch
+    lease = Path(nights.store.root, nights.lease("one", NAME, 1))
+
+    def scratch(store, key, *rest):
+        if lease.exists():
+            raise errors.FullError(f"{store.locate(key)}: No space left on device", hint="")
+        return real(store, key, *rest)
+
+    monkeypatch.setattr(cells, "RENEWED", 0.2)
+    monkeypatch.setattr(FileStore, "_scratch", scratch)
+    started = time.monotonic()
+    ended = run(nights, worker(tmp_path, program=("sh", "-c", "sleep 60")))
+    assert (ended.state, ended.cause, ended.log) == (State.INFRA, CauseClass.STORE, "")
+    assert time.monotonic() - started < 30
+    assert where(nights).last == ended
 
 
 def test_a_folder_that_went_away_is_not_made_again(tmp_path):

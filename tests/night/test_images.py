@@ -22,7 +22,16 @@ from rocwheel.night import settings as settings_file
 from rocwheel.night.planning import SetSeen, StoreContents
 from rocwheel.records.verdict import State
 from rocwheel.release.index import channels
-from rocwheel.release.ledger.nights import Begun, Cell, Ended, Needs, NightPlan, Nights, WheelRecipe
+from rocwheel.release.ledger.nights import (
+    Begun,
+    CauseClass,
+    Cell,
+    Ended,
+    Needs,
+    NightPlan,
+    Nights,
+    WheelRecipe,
+)
 
 ROOT = Path(__file__).parents[2]
 NOW = datetime(2026, 5, 1, tzinfo=timezone.utc)
@@ -209,9 +218,12 @@ def _worker(folder: Path) -> cells.Worker:
     return cells.Worker(here=here, host="h", engine="local")
 
 
-@pytest.mark.parametrize(("kind", "held_back"), [("gate", True), ("image", False)])
-def test_images_that_cannot_be_made_on_a_host_take_no_gates_from_it(tmp_path, kind, held_back):
-    """A host without an engine, or a registry that is away, says nothing of GPUs."""
+@pytest.mark.parametrize(
+    ("kind", "cause", "held_back"),
+    [("gate", None, True), ("gate", CauseClass.STORE, False), ("image", None, False)],
+)
+def test_what_says_nothing_of_gpus_takes_no_gates_from_a_host(tmp_path, kind, cause, held_back):
+    """A host without an engine, a registry that is away, or a store that is full."""
     names = [f"{kind}.{number}" for number in range(3)]
     needs = Needs(gpus=1)
     plan = NightPlan(
@@ -228,9 +240,9 @@ def test_images_that_cannot_be_made_on_a_host_take_no_gates_from_it(tmp_path, ki
         number = nights.begin("one", begun)
         nights.end(
             "one", number,
-            Ended(cell=name, plan=digest, host="h", engine="local", state=State.INFRA,
+            Ended(cell=name, plan=digest, host="h", engine="local", state=State.INFRA, cause=cause,
                   reason="docker: no such program", began=timestamp(NOW), time=timestamp(NOW),
                   milliseconds=1),
         )  # fmt: skip
-    assert cells.quarantine(nights, "one", _worker(tmp_path)) is held_back
+    cells.quarantine(nights, "one", _worker(tmp_path))
     assert set(nights.quarantined()) == ({"h"} if held_back else set())

@@ -20,7 +20,7 @@ from datetime import datetime, timedelta, timezone
 from pathlib import Path
 
 import pytest
-from support import engines
+from support import engines, s3
 from support.faults import KINDS, Fault
 from support.faultserver import FaultServer
 from support.forked import Done
@@ -32,9 +32,10 @@ from rocwheel.base.store.opening import open_store
 from rocwheel.base.versions import timestamp
 from rocwheel.night import standing
 from rocwheel.records.verdict import State
-from rocwheel.release.ledger.nights import Begun, Nights
+from rocwheel.release.ledger.nights import Begun, Nights, Phase
 
 pytestmark = [pytest.mark.integration, pytest.mark.slow, pytest.mark.timeout(1800)]
+AWAY = int(os.environ.get("NIGHT_AWAY", "30"))  # seconds that a store is
 KILLS = int(os.environ.get("NIGHT_KILLS", "2"))  # 30 in the whole campaign
 
 
@@ -82,7 +83,10 @@ def test_what_another_users_engine_runs_here_is_not_told_as_killed(world):
     """Its lock lies in its own cache: only the process says whether the attempt goes on."""
     world.plan("one", check=True)
     nights = Nights(open_store(world.store))
+    boot = Path("/proc/sys/kernel/random/boot_id").read_text().strip()
+    gate = "gate.jax.gfx90a.3.12.e2e"
     marks = {"build.jax": owner(), "prune": owner().replace(":", ":1", 1)}
+    marks[gate] = owner().replace(boot, "of-before-a-reboot")
     for name, mark in marks.items():
         begun = Begun(
             token=name, cell=name, plan=nights.plan("one")[1], host=socket.gethostname(),
@@ -93,7 +97,8 @@ def test_what_another_users_engine_runs_here_is_not_told_as_killed(world):
     assert "build.jax: running: on" in done.err
     attempts = Nights(open_store(world.store)).book("one").attempts
     assert [item.ended for item in attempts["build.jax"]] == [None]
-    assert attempts["prune"][0].ended.reason == "its process was killed"
+    for name in ("prune", gate):
+        assert attempts[name][0].ended.reason == "its process was killed"
 
 
 def test_a_stopped_night_does_not_run_and_a_dropped_cell_bars_what_needs_it(world):
@@ -168,14 +173,6 @@ def test_the_newest_night_is_repeated_whole_and_a_cell_is_shown_as_lines_to_past
     assert sorted(path.parent.name for path in told.glob("*/plan.json")) == ["one", "three"]
 
 
-def test_two_plans_for_one_night_are_refused(world):
-    world.plan("one", check=True)
-    time.sleep(1.1)
-    again = world.plan("one")
-    assert again.code == 3
-    assert "has another plan" in again.err
-
-
 def test_an_edited_plan_or_one_of_another_version_is_refused(world):
     world.plan("one", check=True)
     file = world.folder / "store" / "_rocwheel" / "nights" / "one" / "plan.json"
@@ -238,23 +235,40 @@ def test_nothing_of_a_night_is_pruned_by_a_clock_that_is_off(world):
 
 
 @pytest.mark.soak
-def test_a_store_that_is_away_for_a_while_ends_neither_engine_nor_cells(world):
-    world.plan("one", check=True)
-    world.script(gate={"*smoke*": "sleep:60"})
-    process = world.start("nightly", "run", "one", f"--program={program()}", *world.target)
-    wait_for(world, "gate.jax.gfx90a.3.12.smoke")
-    store, away = world.folder / "store", world.folder / "away"
-    store.rename(away)
-    time.sleep(30)
-    away.rename(store)
-    _, err = process.communicate(timeout=600)
-    assert process.returncode == 0, err
-    assert "asking again in 15 s" in err
-    assert set(world.states("one").values()) == {"pass"}
+@pytest.mark.xdist_group("seaweedfs")
+def test_a_server_that_is_down_for_a_while_ends_neither_engine_nor_cells(tmp_path, monkeypatch):
+    """`NIGHT_AWAY=600` is ten minutes."""
+    cell = "gate.jax.gfx90a.3.12.smoke"
+    with s3.seaweedfs(tmp_path) as server:
+        for name, value in server.environ().items():
+            monkeypatch.setenv(name, value)
+        world = World(tmp_path / "world", f"s3://{server.bucket('nights')}/here")
+        world.plan("one", check=True)
+        world.script(gate={"*smoke*": f"sleep:{AWAY + 30}"})
+        process = world.start("nightly", "run", "one", f"--program={program()}", *world.target)
+        while stood(world)[cell].phase is not Phase.RUNNING:
+            time.sleep(1)
+        argv = Path(f"/proc/{server.pid}/cmdline").read_text().split("\0")[:-1]
+        os.killpg(server.pid, signal.SIGKILL)
+        down = time.monotonic()
+        for words in (("status", "one"), ("check",), ("changes", "one")):
+            done = world.nightly(*words)
+            assert (done.code, "check network and endpoint" in done.err) == (7, True), done.err
+        time.sleep(max(0.0, down + AWAY - time.monotonic()))
+        log = tmp_path / "again.log"
+        with s3.running(argv, f"{server.endpoint}/healthz", log, cwd=server.folder):
+            _, err = process.communicate(timeout=600)
+            assert process.returncode == 0, err
+            assert "asking again in 15 s" in err
+            assert set(world.states("one").values()) == {"pass"}
+            assert [len(items) for name, items in attempts(world, "one") if name == cell] == [1]
+            assert world.nightly("check").code == 0
 
 
-def test_everything_is_killed_in_a_gate_and_check_names_it_three_minutes_later(world):
+def test_the_machine_restarts_in_a_gate_and_check_names_it_three_minutes_later(world):
     """By the store's clock: whatever machine looks, and however long a gate may take."""
+    world.env["TMPDIR"] = str(world.folder / "tmp")
+    (world.folder / "tmp").mkdir()
     world.plan("one", check=True)
     world.script(gate={"*": "sleep:900"})
     process = world.start("nightly", "run", "one", f"--program={program()}", *world.target)
@@ -270,6 +284,8 @@ def test_everything_is_killed_in_a_gate_and_check_names_it_three_minutes_later(w
             if str(world.folder).encode() in (entry / "environ").read_bytes():
                 os.kill(int(entry.name), signal.SIGKILL)
     process.communicate(timeout=240)
+    shutil.rmtree(world.folder / "tmp")
+    (world.folder / "tmp").mkdir()
     status = world.nightly("status", "one")
     assert f"{cell}  running" in status.out
     for file in lease.parent.parent.rglob("*.*"):
@@ -281,6 +297,7 @@ def test_everything_is_killed_in_a_gate_and_check_names_it_three_minutes_later(w
     assert checked.code == 8
     assert f"{cell}: lost: " in checked.err
     assert "nightly run" in checked.err
+    assert "**lost**: " in world.nightly("changes", "one", check=True).out
     world.script()
     assert world.local("one").code == 0
 
@@ -452,21 +469,36 @@ def test_a_bad_night_is_told_by_page_message_and_commands_with_their_exit_status
 
 @pytest.mark.soak
 @pytest.mark.skipif(os.geteuid() != 0, reason="mounts a file system")
-def test_a_store_that_is_full_is_told_at_once_and_the_night_goes_on_when_it_has_room(world):
+def test_a_store_that_fills_up_in_a_gate_is_told_within_minutes_and_the_night_goes_on(world):
     world.plan("one", check=True)
+    world.script(gate={"*": "sleep:900"})
     store, kept = world.folder / "store", world.folder / "kept"
     store.rename(kept)
     store.mkdir()
     engines.mount(store, "4m")
     try:
         shutil.copytree(kept, store, dirs_exist_ok=True)
+        process = world.start("nightly", "run", "one", f"--program={program()}", *world.target)
+        wait_for(world, "gate.jax.gfx90a.3.12.smoke/1.lease")
         with suppress(OSError), (store / "filler").open("wb", buffering=0) as file:
             while file.write(bytes(4096)):
                 pass
-        done = world.local("one")
-        assert (done.code, "No space left on device" in done.err) == (8, True), done.err
+        full = time.monotonic()
+        _, err = process.communicate(timeout=240)
+        assert (process.returncode, time.monotonic() - full < 120) == (7, True), err
+        status, check = world.nightly("status", "one"), world.nightly("check")
+        assert (status.code, check.code) == (5, 8)
+        message = world.nightly("changes", "one", check=True).out
+        for text in (err, status.out, check.err, message):
+            assert "No space left on device" in text, text
+        assert "**store**: " in message
+        assert "nightly run" in check.err
+        causes = {item.cause.value for item in stood(world).values() if item.cause}
+        assert causes == {"store"}
         (store / "filler").unlink()
+        world.script()
         assert world.local("one").code == 0
+        assert set(world.states("one").values()) == {"pass"}
     finally:
         engines.unmount(store)
 

@@ -145,7 +145,7 @@ def test_cells_read_the_data_that_the_night_was_run_with(world, monkeypatch):
 
 def test_a_cell_that_cannot_begin_is_not_started_for_ever(world):
     world.plan("one", check=True)
-    done = world.nightly("run", "one", "--program=sh -c 'echo out of order >&2; exit 7'")
+    done = world.nightly("run", "one", "--program=sh -c 'echo out of order >&2; exit 9'")
     refused(done, 8, "build.jax: its process ended before an attempt began", "cells.log")
     log = re.search(r"what it printed is in (\S+);", done.err)
     assert Path(log[1]).read_text().count("out of order") == 2, "as often as the plan says"

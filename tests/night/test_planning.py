@@ -13,9 +13,11 @@ from support.faultserver import Fault, FaultServer
 from support.states import summary
 
 import amdgpu_family_matrix as matrix
-from rocwheel.base import values
+from rocwheel.base import home, values
+from rocwheel.base.console import silent
 from rocwheel.base.download import Client, Retry
 from rocwheel.base.errors import ConfigError, FetchError
+from rocwheel.base.here import Here
 from rocwheel.base.values import replace
 from rocwheel.night import planning, resolving
 from rocwheel.night import settings as settings_file
@@ -260,10 +262,11 @@ def test_pools_rename_labels_and_partitions_and_nothing_else(setting, tmp_path):
 
 
 def world(folder: Path, runner=None) -> resolving.World:
-    return resolving.World(
-        ci=ROOT / "ci", cwd=folder, cache=folder / "cache", runner=runner, client=None, now=NOW, note=print, tool="",
-        environ={},
+    here = Here(
+        environ={}, cwd=folder, cache=folder / "cache", home=home.find(None), console=silent(),
+        runner=runner, now=lambda: NOW,
     )  # fmt: skip
+    return resolving.World(here=here, client=None, tool="")
 
 
 def test_the_newest_tarball_of_each_family_is_chosen_by_version(tmp_path):

@@ -7,14 +7,18 @@ import os
 import shutil
 import subprocess
 from datetime import date, datetime, timezone
+from io import StringIO
 from pathlib import Path
 
 import pytest
 from support.faultserver import FaultServer
 
 import amdgpu_family_matrix as matrix
+from rocwheel.base import home
+from rocwheel.base.console import Console
 from rocwheel.base.download import Client, Retry
 from rocwheel.base.errors import ConfigError
+from rocwheel.base.here import Here
 from rocwheel.night import resolving
 from rocwheel.night import settings as settings_file
 
@@ -36,14 +40,18 @@ def name_of(group: str) -> str:
     return f"therock-dist-linux-{group}-{VERSION}.tar.gz"
 
 
-def resolve(folder, runner, **world):
-    """Resolve the night that a folder's `nightly.yaml` asks for, on a day in July."""
-    usual = {
-        "ci": CI, "cwd": folder, "cache": folder, "runner": runner, "client": None, "note": print,
-        "now": datetime(2026, 7, 1, tzinfo=timezone.utc), "environ": {}, "tool": "",
-    }  # fmt: skip
+JULY = datetime(2026, 7, 1, tzinfo=timezone.utc)
+
+
+def resolve(folder, runner, *, ci=CI, client=None, now=JULY, notes=None, environ=None, **world):
+    """Resolve the night that a folder's `nightly.yaml` asks for."""
+    here = Here(
+        environ=environ or {}, cwd=folder, cache=folder / "cache", home=home.find(ci), runner=runner,
+        console=Console(notes or StringIO(), clock=float), now=lambda: now,
+    )  # fmt: skip
     setting = settings_file.load(folder / "nightly.yaml")
-    return resolving.resolve(setting, matrix.FAMILIES, resolving.World(**(usual | world)))
+    made = resolving.World(here=here, client=client, **{"tool": "", **world})
+    return resolving.resolve(setting, matrix.FAMILIES, made)
 
 
 def test_each_source_that_fails_is_one_absent_build_with_its_reason(tmp_path, runner):
@@ -61,9 +69,7 @@ def test_each_source_that_fails_is_one_absent_build_with_its_reason(tmp_path, ru
         (tmp_path / "nightly.yaml").write_text(
             SETS.format(page=page, together=together, gone=gone), encoding="utf-8"
         )
-        recipes, absent = resolve(
-            tmp_path, runner, cache=tmp_path / "cache", client=client, note=lambda _: None
-        )
+        recipes, absent = resolve(tmp_path, runner, client=client)
     assert {recipe.name: (recipe.rocm, recipe.rocm_sha256) for recipe in recipes} == {
         "listed-gfx94X-dcgpu": (there, hashlib.sha256(b"ROCm").hexdigest()),
         "local": (str(tmp_path / "rocm"), ""),
@@ -257,9 +263,7 @@ def test_a_branch_that_moves_while_a_night_is_planned_is_one_commit_in_all_its_s
         f"  - {{name: all, {branch}, families: [gfx90a], rocm: {{source: rocm}}}}\n"
     )
     with Client({}, retry=Retry(attempts=1), note=lambda _: None) as client:
-        recipes, absent = resolve(
-            tmp_path, runner, cache=tmp_path / "cache", client=client, note=lambda _: None
-        )
+        recipes, absent = resolve(tmp_path, runner, client=client)
     assert not absent
     assert [recipe.name for recipe in recipes] == ["each-gfx90a", "each-gfx94X-dcgpu", "all"]
     assert {recipe.jax_commit for recipe in recipes} == {"a" * 40}
@@ -301,7 +305,7 @@ def test_a_page_that_offers_nothing_new_for_too_long_is_red(version, more, red, 
             for one in ("a", "b")
         )
         (tmp_path / "nightly.yaml").write_text(f"sets:\n{sets}")
-        recipes, absent = resolve(tmp_path, runner, cache=tmp_path / "cache", client=client)
+        recipes, absent = resolve(tmp_path, runner, client=client)
     assert [recipe.name for recipe in recipes] == ["a-gfx90a", "b-gfx90a"]  # built all the same
     day = f"2026-{version[-4:-2]}-{version[-2:]}" if "a" in version else "2026-05-28"
     assert {recipe.rocm_newest for recipe in recipes} == {day}
@@ -346,7 +350,7 @@ def test_old_facts_are_told_where_a_night_relies_on_them(tmp_path, runner):
     file = tmp_path / "ci" / "therock.yaml"
     address = "https://nightly.repo.amd.com/rocm/core/tarball/"
     for day, told in ((20, 0), (25, 1)):
-        notes: list[str] = []
+        notes = StringIO()
         with (
             FaultServer() as server,
             Client({}, retry=Retry(attempts=1), note=lambda _: None) as client,
@@ -356,9 +360,9 @@ def test_old_facts_are_told_where_a_night_relies_on_them(tmp_path, runner):
             text = (CI / "therock.yaml").read_text().replace(address, page)
             file.write_text(text.replace("plain_http: []", 'plain_http: ["127.0.0.1"]'))
             recipes, absent = resolve(
-                tmp_path, runner, ci=tmp_path / "ci", cache=tmp_path / "cache", client=client,
-                note=notes.append, now=datetime(2026, 9, day, tzinfo=timezone.utc),
+                tmp_path, runner, ci=tmp_path / "ci", client=client, notes=notes,
+                now=datetime(2026, 9, day, tzinfo=timezone.utc),
             )  # fmt: skip
         assert [recipe.rocm_newest for recipe in recipes] == ["2026-09-15"]
-        assert sum("rocwheel pins bump therock" in note for note in notes) == told
+        assert notes.getvalue().count("rocwheel pins bump therock") == told
         assert [cell.name for cell in absent] == ["source.x.rocm"] * told

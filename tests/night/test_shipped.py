@@ -11,7 +11,10 @@ import pytest
 from support.faultserver import FaultServer
 
 import amdgpu_family_matrix as matrix
+from rocwheel.base import home
+from rocwheel.base.console import silent
 from rocwheel.base.download import Client, Retry
+from rocwheel.base.here import Here
 from rocwheel.base.values import replace
 from rocwheel.night import resolving
 from rocwheel.night import settings as settings_file
@@ -53,12 +56,15 @@ def test_the_shipped_night_plans_a_build_for_each_stream(stream, tmp_path, runne
         text = (CI / therock.FILE).read_text().replace(where, page)
         text = text.replace("plain_http: []", 'plain_http: ["127.0.0.1"]')
         (tmp_path / "ci" / therock.FILE).write_text(text)
-        world = resolving.World(
-            ci=tmp_path / "ci", cwd=tmp_path, cache=tmp_path / "cache", runner=runner,
-            client=client, note=lambda _: None, environ={}, tool="",
-            now=datetime(2026, 9, 2, tzinfo=timezone.utc),
+        here = Here(
+            environ={}, cwd=tmp_path, cache=tmp_path / "cache", home=home.find(tmp_path / "ci"),
+            console=silent(), runner=runner,
+            now=lambda: datetime(2026, 9, 2, tzinfo=timezone.utc),
         )  # fmt: skip
-        made = replace(settings, sets=tuple(sets))
+        made, world = (
+            replace(settings, sets=tuple(sets)),
+            resolving.World(here=here, client=client, tool=""),
+        )
         recipes, absent = resolving.resolve(made, families, world)
     built = {(recipe.name, family) for recipe in recipes for family in recipe.families}
     assert built == {(f"{s.name}-{name}", name) for s in settings.sets for name in families}

@@ -212,17 +212,6 @@ def test_a_promotion_waits_for_every_test_and_runs_whatever_became_of_them():
     assert standing.ready(failed, failed["promote"].cell), "promotion reads verdicts, not us"
 
 
-def test_a_retry_gives_one_more_attempt_and_a_drop_bars_what_follows():
-    again = stand((order("retry", "build", seen=1),), build="fail")["build"]
-    assert (again.word, again.reason) == ("waiting", "for the retry that me asked for")
-    assert (
-        stand((order("retry", "build", seen=1),), build="fail,fail")["build"].phase is Phase.ENDED
-    )
-    dropped = stand((order("drop", "build"),))
-    assert dropped["build"].reason == "dropped by me: why"
-    assert dropped["gate"].phase is Phase.BARRED
-
-
 def promoted(gate: str, orders: tuple[Order, ...] = (), *, seen: int) -> Book:
     """A night whose promotion ended when so much was told of the gate."""
     found = book(orders, build="pass", gate=gate)
@@ -230,31 +219,11 @@ def promoted(gate: str, orders: tuple[Order, ...] = (), *, seen: int) -> Book:
     return Book(plan=found.plan, sha256="p", attempts=tries, orders=orders, quarantined={})
 
 
-def test_a_promotion_is_done_again_after_a_gate_that_was_retried():
-    before = standing.stand(promoted("infra,infra", seen=2))["promote"]
-    assert before.phase is Phase.ENDED
-    asked = (order("retry", "gate", seen=2),)
-    found = standing.stand(promoted("infra,infra", asked, seen=2))
-    assert found["promote"].phase is Phase.WAITING
-    assert found["promote"].reason == "to be done again after gate"
-    assert not standing.ready(found, found["promote"].cell), "the gate comes first"
-    found = standing.stand(promoted("infra,infra,pass", asked, seen=2))
-    assert standing.ready(found, found["promote"].cell)
-    assert found["promote"].phase is Phase.WAITING, "the gate passed, and it is tried once more"
-    done = standing.stand(promoted("infra,infra,pass", asked, seen=4))
-    assert done["promote"].phase is Phase.ENDED, "once is enough"
-
-
 def test_a_promotion_is_done_again_after_a_gate_that_was_dropped():
     asked = (order("drop", "gate"),)
     found = standing.stand(promoted("fail", asked, seen=1))
     assert standing.ready(found, found["promote"].cell)
     assert not found["promote"].settled
-
-
-def test_a_stopped_night_stays_stopped_until_somebody_lets_it_go_on():
-    assert standing.stopped((order("stop"),))
-    assert not standing.stopped((order("stop"), order("go-on")))
 
 
 def test_a_record_of_another_plan_counts_as_nothing_that_passed():

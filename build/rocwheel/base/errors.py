@@ -87,6 +87,10 @@ class RefusedError(StoreError):
     """The store refused for good what was asked, and did nothing."""
 
 
+class FullError(RefusedError):
+    """The store has no room for what was to be written."""
+
+
 class HostError(RocwheelError, exit_code=8, kind="host"):
     """This machine lacks something: a program, room on a disk, a permission."""
 

@@ -38,7 +38,7 @@ class KnownFailure(Value, frozen=True, kw_only=True, rename={"example": "line"})
     example: str
     remedy: str
     # whose it is; after a `process` error the process can use its device no more
-    cause: Literal["wheels", "process", "machine", "inputs"] = "wheels"
+    cause: Literal["wheels", "process", "machine", "inputs", "store"] = "wheels"
 
     def __post_init__(self) -> None:
         """Refuse a pattern that misses its own example."""

@@ -15,6 +15,7 @@ from rocwheel.base.console import columns, count
 from rocwheel.base.download import Client, Retry
 from rocwheel.base.errors import CommandError, ConfigError, HostError
 from rocwheel.base.process import Command, base_env
+from rocwheel.base.values import replace
 from rocwheel.base.versions import suggest
 from rocwheel.cli import (
     bisect,  # noqa: F401 - its command is of the same group, as those of the next
@@ -155,14 +156,8 @@ def _plan(
     last = truth.newest(target.nights, app.console.warn)
     with Client(base_env(app.environ), retry=Retry(attempts=4), note=app.console.detail) as client:
         world = resolving.World(
-            ci=app.home.ci,
-            cwd=path.parent,
-            cache=app.cache,
-            runner=app.runner,
+            here=replace(app.here, cwd=path.parent),
             client=client,
-            now=app.now(),
-            note=app.console.warn,
-            environ=app.environ,
             tool=resolving.tool_of(app.home, app.runner),
             tool_repository=git.origin(app.home.root, runner=app.runner),
             one_build=target.channel.one_build,
@@ -236,19 +231,6 @@ def run(
         return _github(app, book, only)
     if only:
         raise click.UsageError("--only is for --engine github")
-    name, here = book.plan.night, worker(app, engine=engine, how=tuple(shlex.split(program)))
-    if engine == "slurm":
-        jobs = slurm.SlurmScheduler(
-            nights=where.nights,
-            night=book.plan.night,
-            worker=here,
-            target=where.words,
-            most=workers,
-        )
-        if not dry_run:
-            return _submit(app, where, book, jobs)
-        app.emit_plan(jobs.lines(book, standing.stand(book)))
-        return 0
     if dry_run:
         app.emit_plan(
             f"{item.cell.name}: {item.word}: {shlex.join(item.cell.argv)}"
@@ -256,6 +238,12 @@ def run(
             if not item.settled
         )
         return 0
+    name, here = book.plan.night, worker(app, engine=engine, how=tuple(shlex.split(program)))
+    if engine == "slurm":
+        jobs = slurm.SlurmScheduler(
+            nights=where.nights, night=name, worker=here, target=where.words, most=workers
+        )
+        return _submit(app, where, book, jobs)
     after, standings = run_here(app, where.nights, name, here, words=where.words, workers=workers)
     code = _say_ran(app, where, after, standings)
     if where.channel.bisect_gpu_hours:

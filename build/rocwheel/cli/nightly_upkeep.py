@@ -41,7 +41,7 @@ from rocwheel.cli.target import (
 from rocwheel.night import page, slurm, standing, upkeep
 from rocwheel.night.standing import CellStanding
 from rocwheel.release import retention
-from rocwheel.release.ledger.nights import Book, CauseClass, HostMark
+from rocwheel.release.ledger.nights import Book, HostMark
 
 
 def age(value: str) -> float:
@@ -76,8 +76,8 @@ def status(app: App, night: str, target: StoreOptions) -> int:
         lines += [f"  {text}" for text, _ in what.found(cause)]
     app.emit(document_of(book, standings, what), "\n".join(lines))
     bad = any(item.settled and not item.green for item in standings.values())
-    lost = any(item.cause is CauseClass.LOST for item in standings.values())
-    return CommandError.exit_code if bad or lost or what.night.nothing_built else 0
+    bad |= any(item.cause in upkeep.STOPPED for item in standings.values())
+    return CommandError.exit_code if bad or what.night.nothing_built else 0
 
 
 def _lines(
@@ -137,7 +137,7 @@ def check(app: App, max_age: float, target: StoreOptions) -> int:
 
 def _orders(function: Callable[..., None]) -> Callable[..., None]:
     """Add what every order of a person has."""
-    return night_argument(store_options(person_options(dry_run(click.pass_obj(function)))))
+    return night_argument(store_options(person_options(click.pass_obj(function))))
 
 
 def _order(
@@ -148,7 +148,6 @@ def _order(
     cell: str,
     target: StoreOptions,
     person: PersonOptions,
-    dry_run: bool,
 ) -> None:
     where = NightTarget(app, target)
     night = where.night(night)
@@ -160,13 +159,11 @@ def _order(
         )
     made = upkeep.order(book, action, cell, person.who(app))
     said = f"{night}: {action} {cell}".rstrip() + f" by {made.by}: {made.reason}"
-    if dry_run:
-        return app.emit_plan([said])
     where.nights.order(night, made)
     if action != "stop":
         line = shlex.join(("nightly", "run", night, *upkeep.engine_words(book)))
         app.console.info(f"now: {command_line(app, line)}")
-    return app.emit({"night": night, "action": action, "cell": cell, "by": made.by}, said)
+    app.emit({"night": night, "action": action, "cell": cell, "by": made.by}, said)
 
 
 @nightly.command("retry")
@@ -196,20 +193,16 @@ def stop(app: App, **asked: Any) -> None:
 @click.argument("host")
 @store_options
 @person_options
-@dry_run
 @click.pass_obj
-def clear(app: App, host: str, target: StoreOptions, person: PersonOptions, dry_run: bool) -> None:
+def clear(app: App, host: str, target: StoreOptions, person: PersonOptions) -> None:
     """Give cells again to a host that was excluded because everything ended `infra` there."""
     where = NightTarget(app, target)
     if host not in (held := where.nights.quarantined()):
         hint = f"held back: {', '.join(sorted(held)) or 'no host'}"
         raise ConfigError(f"{host}: is not held back", hint=hint)
     mark = HostMark(host=host, quarantined=False, **upkeep.signed("clear", person.who(app)))
-    said = f"{host}: gets cells again"
-    if dry_run:
-        return app.emit_plan([said])
     where.nights.mark_host(mark)
-    return app.emit({"host": host, "by": mark.by}, said)
+    app.emit({"host": host, "by": mark.by}, f"{host}: gets cells again")
 
 
 @nightly.command("changes")

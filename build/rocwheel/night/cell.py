@@ -20,7 +20,7 @@ from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
 from tempfile import TemporaryDirectory
-from typing import Any, Final, TypeVar
+from typing import Any, Final
 
 from msgspec import convert
 
@@ -29,7 +29,14 @@ from rocwheel.base import errors, git
 from rocwheel.base.choices import TEST_KINDS
 from rocwheel.base.console import count
 from rocwheel.base.container.leftovers import is_alive, owner
-from rocwheel.base.errors import ConfigError, FetchError, HostError, RocwheelError, StoreError
+from rocwheel.base.errors import (
+    ConfigError,
+    FetchError,
+    FullError,
+    HostError,
+    RocwheelError,
+    StoreError,
+)
 from rocwheel.base.here import Here
 from rocwheel.base.process import Command, stop
 from rocwheel.base.values import Plain, replace
@@ -42,6 +49,7 @@ from rocwheel.night.standing import CellStanding
 from rocwheel.records.manifest import MANIFEST
 from rocwheel.records.verdict import SILENT, State, Verdict
 from rocwheel.release.ledger.nights import (
+    AS_TEXT,
     RENEWED,
     Begun,
     Book,
@@ -54,8 +62,6 @@ from rocwheel.release.ledger.nights import (
     Phase,
     WorstTest,
 )
-
-_T = TypeVar("_T")
 
 LOG_BYTES: Final = 1 << 20  # of a log that is kept, its end
 POLL: Final = 0.05  # seconds
@@ -101,6 +107,7 @@ class Signals:
         self.came = 0
         self.stops = False
         self.reason = ""
+        self.full: FullError | None = None  # what the store said when it took no lease any more
 
         def watch() -> None:
             with suppress(OSError):
@@ -150,6 +157,10 @@ def _leased(renew: Callable[[], bool], worker: Worker, signals: Signals) -> Iter
                 if not renew():
                     signals.tell("it was silent for minutes, and another attempt began")
                     return
+            except FullError as exc:  # and no result either
+                signals.full = exc
+                signals.tell(str(exc))
+                return
             except RocwheelError as exc:  # the store is away
                 worker.here.console.warn(f"the lease was not renewed: {exc}")
                 wait = SOON
@@ -206,33 +217,12 @@ def run(nights: Nights, night: str, name: str, worker: Worker, signals: Signals)
             ended, log = attempt.ended(State.INFRA, str(exc), cause=CauseClass.MACHINE), b""
         else:
             ended, log = attempt.work()
-        if log:
-            keep = partial(nights.keep_log, night, name, number, log)
-            ended = replace(ended, log=_insist(keep, worker, signals))
-        if signals and worker.engine == "slurm":  # which knows why: the next round asks it
-            raise errors.InterruptError(f"{name}: {signals.reason}", hint="Slurm says why")
-        _insist(partial(nights.end, night, number, ended), worker, signals)
+        attempt.record(number, ended, log)
     if ended.state is State.INFRA and cell.needs.gpus and cell.kind in TEST_KINDS:
         quarantine(nights, night, worker)
-    if signals:
+    if signals and not signals.full:
         raise errors.InterruptError(f"{name}: {signals.reason}", hint="run the night again")
     return ended
-
-
-def _insist(write: Callable[[], _T], worker: Worker, signals: Signals) -> _T:
-    """Repeat a write while the store is away for minutes, so that hours of work are not lost."""
-    here = worker.here
-    until = here.clock() + AWAY
-    while True:
-        try:
-            return write()
-        except errors.RefusedError:
-            raise
-        except StoreError as exc:
-            if signals.stops or here.clock() > until:
-                raise
-            here.console.warn(f"{exc}: trying again in {SOON:.0f} s")
-            here.sleep(SOON)
 
 
 def _why_not(book: Book, standings: dict[str, CellStanding], cell: Cell, worker: Worker) -> str:
@@ -402,6 +392,8 @@ class _Attempt:
         with suppress(ValueError):
             said = json.loads(result.read_bytes() or b"{}")
             document = said if isinstance(said, dict) else {}
+        if self.signals.full:
+            raise self.signals.full
         if self.signals:
             code = errors.InterruptError.exit_code
             return self.ended(State.NOT_RUN, self.signals.reason, exit_code=code), document
@@ -422,6 +414,42 @@ class _Attempt:
         fields = {"exit_code": code, "image": image, "link": link, "testing": testing}
         fields |= {"worst": worst}
         return self.ended(state, reason, **fields), document
+
+    def record(self, number: int, ended: Ended, log: bytes) -> None:
+        """Record an end; on a full store the room of the lease is enough for it."""
+        nights, night, name = self.nights, self.night, self.cell.name
+        if log:
+            key = nights.key(night, f"cells/{name}/{number}.log")
+            with suppress(FullError):
+                self._insist(partial(nights.store.create, key, log, headers=AS_TEXT))
+                ended = replace(ended, log=key)
+        is_cut = self.signals and not self.signals.full
+        if is_cut and self.worker.engine == "slurm":  # which knows why: the next round asks it
+            raise errors.InterruptError(f"{name}: {self.signals.reason}", hint="Slurm says why")
+        end = partial(nights.end, night, number, ended)
+        try:
+            self._insist(end)
+        except FullError:
+            with suppress(errors.RefusedError):
+                nights.store.delete(nights.lease(night, name, number))
+            end()
+
+    def _insist(self, write: Callable[[], object]) -> None:
+        """Repeat a write while the store is away for minutes: hours of work may hang on it."""
+        here = self.worker.here
+        until = here.clock() + AWAY
+        while True:
+            try:
+                write()
+            except errors.RefusedError:
+                raise
+            except StoreError as exc:
+                if self.signals.stops or here.clock() > until:
+                    raise
+                here.console.warn(f"{exc}: trying again in {SOON:.0f} s")
+                here.sleep(SOON)
+            else:
+                return
 
 
 def judged(ci: Path, kind: str, ended: Ended, log: str) -> Ended:
@@ -523,7 +551,7 @@ def end_of(begun: Begun, worker: Worker, seconds: float, **fields: Any) -> Ended
     )
 
 
-def quarantine(nights: Nights, night: str, worker: Worker) -> bool:
+def quarantine(nights: Nights, night: str, worker: Worker) -> None:
     """Exclude a host when its newest ends are all `infra`."""
     book = nights.book(night)
     every = (item.ended for items in book.attempts.values() for item in items if item.ended)
@@ -531,12 +559,11 @@ def quarantine(nights: Nights, night: str, worker: Worker) -> bool:
     gates = {c.name for c in book.plan.cells if c.needs.gpus and c.kind in TEST_KINDS}
     own = (e for e in every if e.host == worker.host and e.cell in gates)
     ends = sorted(own, key=lambda ended: ended.time)[-book.plan.quarantine :]
-    bad = len(ends) == book.plan.quarantine and all(e.state is State.INFRA for e in ends)
-    if not bad or worker.host in book.quarantined:
-        return False
+    bad = [e for e in ends if e.state is State.INFRA and e.cause is not CauseClass.STORE]
+    if len(bad) < book.plan.quarantine or worker.host in book.quarantined:
+        return
     why = f"{count(len(ends), 'cell')} in a row ended infra in {night}: {ends[-1].reason}"
     worker.here.console.warn(f"{worker.host} gets no more cells: {why}")
     time_ = timestamp(worker.here.now())
     mark = HostMark(host=worker.host, quarantined=True, by="nightly", reason=why, time=time_)
     nights.mark_host(mark)
-    return True

@@ -59,6 +59,7 @@ class LocalScheduler:
     _running: dict[str, _Running] = field(default_factory=dict)
     _paths: dict[str, int] = field(default_factory=dict)
     _refused: dict[str, int] = field(default_factory=dict)  # cell -> starts that began nothing
+    _status: int = 0  # of the last process that began nothing
     _said: bool = False  # that nothing new begins
     _away: float = 0.0  # since when the store is
 
@@ -114,7 +115,8 @@ class LocalScheduler:
         if lacking:
             printed = Path(self.output.name).read_text(encoding="utf-8", errors="replace")
             last = re.findall(r"^error: (.*)", printed, re.MULTILINE)[-1:]
-            raise HostError(
+            kind = StoreError if self._status == StoreError.exit_code else HostError
+            raise kind(
                 ": ".join((lacking[0], "its process ended before an attempt began", *last)),
                 hint=f"what it printed is in {self.output.name}; then run the night again",
             )
@@ -219,7 +221,7 @@ class LocalScheduler:
             self.worker.here.console.warn(str(exc))
             buried = []
         if not any(buried):
-            self._refused[name] = self._refused.get(name, 0) + 1
+            self._refused[name], self._status = self._refused.get(name, 0) + 1, code
 
     def _stop(self) -> None:
         """Close every leash and wait: each cell stops its command and records that."""

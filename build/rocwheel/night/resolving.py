@@ -4,8 +4,8 @@ A set with an input that cannot be resolved is left out, with the reason; the ot
 """
 
 import json
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from datetime import date, datetime
+from collections.abc import Iterator, Mapping, Sequence
+from datetime import date
 from functools import cache, partial
 from pathlib import Path
 from typing import Final
@@ -18,6 +18,7 @@ from rocwheel import __version__, rocm, source
 from rocwheel.base import errors, files, git, home
 from rocwheel.base.download import Client, without_secrets
 from rocwheel.base.errors import ConfigError, FetchError, RocwheelError, SourceError
+from rocwheel.base.here import Here
 from rocwheel.base.home import Home
 from rocwheel.base.host import machine
 from rocwheel.base.process import Runner
@@ -30,7 +31,8 @@ from rocwheel.night.truth import NightSummary
 from rocwheel.release.ledger.nights import Cell, WheelRecipe
 from rocwheel.rocm import listing, therock
 from rocwheel.rocm.listing import ListedTarball
-from rocwheel.source.pins import Pin, Pins
+from rocwheel.rocm.therock import ReleaseStream
+from rocwheel.source.pins import Pin
 
 GITHUB: Final = "https://github.com/"
 COMPARE: Final = "https://api.github.com/repos/{}/compare/{}...{}"
@@ -41,14 +43,8 @@ EXECUTOR: Final = "docker"  # the engine of a set's image that names no other
 class World(Plain, frozen=True, kw_only=True):
     """The sources of facts: network, git, this checkout, the clock."""
 
-    ci: Path  # the folder of data in use
-    cwd: Path
-    cache: Path  # remembers the digests of tarballs
-    runner: Runner
+    here: Here  # in the folder of the settings
     client: Client
-    now: datetime
-    note: Callable[[str], None]
-    environ: Mapping[str, str]  # what requests to a registry obey
     tool: str  # commit of rocwheel, or its version
     tool_repository: str = ""  # that it was cloned from
     one_build: bool = False  # as the channel says: one set for all families of an entry
@@ -60,11 +56,7 @@ def resolve(
 ) -> tuple[tuple[WheelRecipe, ...], tuple[Cell, ...]]:
     """Resolve every recipe of the night; return them, and the builds that are absent."""
     settings.check_families(families)
-    commit_of = cache(partial(git.resolve_ref, runner=world.runner))
-    image_of = cache(partial(one_image, world=world))
-    day_of = cache(partial(_day_of, world=world))
-    pins = source.pins_of(world.ci)
-    resolver = _Resolver(families, pins, world, commit_of, day_of, image_of, settings.quiet_days)
+    here, resolver = world.here, _Resolver(settings, families, world)
     recipes: list[WheelRecipe] = []
     absent: list[Cell] = []
     for item in settings.sets:
@@ -80,12 +72,12 @@ def resolve(
         except ConfigError:
             raise
         except RocwheelError as exc:
-            world.note(f"{item.name}: {exc}")
+            here.console.warn(f"{item.name}: {exc}")
             names = resolver.wanted(item) if resolver.is_apart(item) else ("",)
             absent += (_absent(item, str(exc), name) for name in names)
-    if any(therock.stream_of(s.rocm.tarballs, ci=world.ci, cwd=world.cwd) for s in settings.sets):
-        for line in therock.outdated(world.now.date(), ci=world.ci):
-            world.note(line)
+    if any(resolver.stream_of(item) for item in settings.sets):
+        for line in therock.outdated(here.now().date(), ci=here.home.ci):
+            here.console.warn(line)
     return tuple(recipes), tuple(absent)
 
 
@@ -140,16 +132,22 @@ def _absent(item: SetSettings, why: str, family: str = "", python: str = "") -> 
     )
 
 
-class _Resolver(Plain, frozen=True):
+class _Resolver:
     """Resolves the sets of a night; each source is asked once, so that all of them agree."""
 
-    families: Mapping[str, Family]
-    pins: Pins
-    world: World
-    commit_of: Callable[[str, str], str]  # of a branch
-    day_of: Callable[[str, str], date | None]  # of a commit
-    image_of: Callable[[str], str]
-    quiet_days: int  # of a page that says nothing else
+    def __init__(
+        self, settings: NightSettings, families: Mapping[str, Family], world: World
+    ) -> None:
+        self.families, self.world, self.here = families, world, world.here
+        self.ci = world.here.home.ci
+        self.pins = source.pins_of(self.ci)
+        self.commit_of = cache(partial(git.resolve_ref, runner=self.here.runner))
+        self.image_of = cache(partial(one_image, here=self.here))
+        self.day_of = cache(partial(_day_of, here=self.here))
+        self.quiet_days = settings.quiet_days  # of a page that says nothing else
+
+    def stream_of(self, item: SetSettings) -> ReleaseStream | None:
+        return therock.stream_of(item.rocm.tarballs, ci=self.ci, cwd=self.here.cwd)
 
     def wanted(self, item: SetSettings) -> tuple[str, ...]:
         """Return the families that a set is for."""
@@ -167,17 +165,17 @@ class _Resolver(Plain, frozen=True):
             if pin and python not in pin.pythons:
                 why = f"JAX {pin.version} has no lock file for CPython {python}"
                 yield _absent(item, why, python=str(python))
-        today = world.now.date()
+        today = self.here.now().date()
         if isinstance(item.jax, Branch) and (day := self._day(item.jax)):
             said = f"{item.jax.repository}, {item.jax.name}", "does JAX go on in another branch?"
             yield from _quiet(f"{item.name}.jax", day, item.jax.quiet_days, today, said)
         if not item.rocm.tarballs:
             yield self._recipe(item, item.name, wanted, item.rocm.source)
             return
-        page = therock.address(item.rocm.tarballs, "tarballs", ci=world.ci, cwd=world.cwd)
-        newest = listing.newest(page, client=world.client, cwd=world.cwd)
+        page = therock.address(item.rocm.tarballs, "tarballs", ci=self.ci, cwd=self.here.cwd)
+        newest = listing.newest(page, client=world.client, cwd=self.here.cwd)
         if offered := self._newest(page, newest):
-            stream = therock.stream_of(item.rocm.tarballs, ci=world.ci, cwd=world.cwd)
+            stream = self.stream_of(item)
             days = item.rocm.quiet_days or (stream.quiet_days if stream else self.quiet_days)
             said = without_secrets(page), "has TheRock moved? `rocwheel pins bump therock`"
             yield from _quiet(f"{item.name}.rocm", offered, days, today, said)
@@ -189,7 +187,7 @@ class _Resolver(Plain, frozen=True):
         self, item: SetSettings, page: str, newest: Mapping[str, ListedTarball]
     ) -> Iterator[WheelRecipe | Cell]:
         """Yield the recipes of a page's tarballs, and cells for the families without one."""
-        world, wanted = self.world, self.wanted(item)
+        wanted = self.wanted(item)
         if not self.is_apart(item):
             every = therock.known().names.everything
             if every not in newest:
@@ -207,7 +205,7 @@ class _Resolver(Plain, frozen=True):
             try:
                 yield self._recipe(item, f"{item.name}-{name}", (name,), newest[name].source)
             except (FetchError, SourceError, errors.StoreError, errors.HostError) as exc:
-                world.note(f"{item.name}-{name}: {exc}")
+                self.here.console.warn(f"{item.name}-{name}: {exc}")
                 yield _absent(item, str(exc), name)
 
     def _tarball(self, item: SetSettings, where: str) -> tuple[str, str, str]:
@@ -233,7 +231,7 @@ class _Resolver(Plain, frozen=True):
         chosen: tuple[str, ...] = (f"--gfx-targets={','.join(targets)}",) if targets else ()
         if world.one_build and len(of) > 1:
             chosen = (f"--family={','.join(of)}", *world.own)
-        date = world.now.strftime("%Y%m%d")
+        date = self.here.now().strftime("%Y%m%d")
         engine = f"--executor={item.executor or EXECUTOR}"
         built_in = (engine, f"--builder-image={image}") if image else ()
         words = (
@@ -285,7 +283,7 @@ class _Resolver(Plain, frozen=True):
         path = given.get("--compiler-path")
         if given.get("--compiler") == "hermetic" or (known and known.own_clang and not path):
             return ""
-        runner, environ = self.world.runner, self.world.environ
+        runner, environ = self.here.runner, self.here.environ
         try:
             pair = machine.clang(Path(path) if path else None, environ, runner=runner)
         except errors.HostError:  # it builds on other machines
@@ -304,7 +302,8 @@ class _Resolver(Plain, frozen=True):
             return None
         day = max((found for entry in listed.values() if (found := entry.day)), default=None)
         if day is None:
-            self.world.note(f"{without_secrets(page)}: no build says its day: none is too old")
+            where = without_secrets(page)
+            self.here.console.warn(f"{where}: no build says its day: none is too old")
         return day
 
     def _pin(self, item: SetSettings) -> Pin | None:
@@ -316,25 +315,24 @@ class _Resolver(Plain, frozen=True):
         return self.pins.find(wanted, allow_unverified="--allow-unverified-pin" in item.options)
 
     def _jax(self, item: SetSettings, pin: Pin | None) -> tuple[str, str, str, tuple[str, ...]]:
-        world = self.world
         if isinstance(item.jax, Branch):
             commit = self.commit_of(item.jax.repository, item.jax.name)
             return item.jax.name, item.jax.repository, commit, ("--jax-source-dir={checkout}",)
         if pin:
             return pin.name, pin.repository, pin.commit, (f"--jax-version={pin.name}",)
-        folder = world.cwd / item.source_dir
+        folder = self.here.cwd / item.source_dir
         if not folder.is_dir():
             raise ConfigError(f"{folder}: no such folder", hint="correct `source_dir`")
-        tree = git.identify(folder, runner=world.runner)
+        tree = git.identify(folder, runner=self.here.runner)
         return folder.name, "", tree.digest or tree.commit, (f"--jax-source-dir={folder}",)
 
 
-def _day_of(repository: str, commit: str, world: World) -> date | None:
+def _day_of(repository: str, commit: str, here: Here) -> date | None:
     """Return the day of a commit; None, and a note, where the server gives no single commit."""
     try:
-        return git.day_of(repository, commit, runner=world.runner)
+        return git.day_of(repository, commit, runner=here.runner)
     except SourceError as exc:
-        world.note(f"{repository}: the day of its newest commit is not known: {exc}")
+        here.console.warn(f"{repository}: the day of its newest commit is not known: {exc}")
         return None
 
 
@@ -345,25 +343,26 @@ def one_tarball(where: str, sha256: str, world: World, asked: str = "") -> tuple
 
     Raises ConfigError where its name says another version than the one asked for.
     """
-    name = therock.parse_name(therock.base_name(where))
+    here, name = world.here, therock.parse_name(therock.base_name(where))
     version = str(name.version) if name and name.version else asked
     if asked and RocmVersion.parse(asked) != RocmVersion.parse(version):
         raise ConfigError(f"{where}: is ROCm {version}, not {asked}", hint="correct `rocm.version`")
     if not sha256 and "://" in where:
-        sha256 = rocm.digest_of(where, client=world.client, cache=world.cache, note=world.note)
+        note = here.console.warn
+        sha256 = rocm.digest_of(where, client=world.client, cache=here.cache, note=note)
     elif not sha256:
-        path = (world.cwd / where).resolve()
+        path = (here.cwd / where).resolve()
         if not (path.is_dir() or path.is_file()):
             raise ConfigError(f"{path}: no such file or folder", hint="correct `rocm.source`")
         where, sha256 = str(path), "" if path.is_dir() else files.sha256(path)
     return where, version, sha256
 
 
-def one_image(name: str, world: World) -> str:
+def one_image(name: str, here: Here) -> str:
     """Return an image by digest: as given, or what its tag is at its registry now."""
     if not name or "@sha256:" in name:
         return name
-    image = registry.look(*registry.parts(name), environ=world.environ, runner=world.runner)
+    image = registry.look(*registry.parts(name), environ=here.environ, runner=here.runner)
     if image is None:
         raise SourceError(f"{name}: the registry has no such image", hint="correct `image`")
     return image.reference
@@ -391,7 +390,7 @@ def _authors(world: World, repository: str, old: str, new: str) -> tuple[str, ..
         commits = json.loads(world.client.read(url, limit=COMPARE_BYTES) or b"{}")["commits"]
         names = [item["commit"]["author"]["name"] for item in commits]
     except (FetchError, ValueError, KeyError, TypeError) as exc:  # people can follow the link
-        world.note(f"{url}: {exc}")
+        world.here.console.warn(f"{url}: {exc}")
         return ()
     return tuple(dict.fromkeys(names))
 

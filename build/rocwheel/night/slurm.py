@@ -115,7 +115,7 @@ class SlurmScheduler(Plain, frozen=True, kw_only=True, dict=True):
             Job(
                 cell=cell.name,
                 attempt=_next(book, cell),
-                number=self._sbatch(*self._argv(cell, book, nodes)[1:]),
+                number=self._sbatch(*self._argv(cell, book, nodes)),
             )
             for cell in self._wanted(standings, jobs)
         ]
@@ -123,12 +123,6 @@ class SlurmScheduler(Plain, frozen=True, kw_only=True, dict=True):
         if going:
             self._follow(going, [job for job in jobs if job.cell == FOLLOWER])
         return made
-
-    def lines(self, book: Book, standings: Mapping[str, CellStanding]) -> Iterator[str]:
-        """Yield the submissions of a dry run."""
-        jobs = queue(self.nights, self.night, self.worker.here.runner)
-        for cell in self._wanted(standings, jobs):
-            yield shlex.join(self._argv(cell, book, {}))
 
     def _wanted(self, standings: Mapping[str, CellStanding], jobs: Sequence[Job]) -> list[Cell]:
         """Return the cells that may start now and are not in the queue, up to the limit."""
@@ -171,7 +165,6 @@ class SlurmScheduler(Plain, frozen=True, kw_only=True, dict=True):
         if own - barred - tried:  # another GPU
             barred |= tried & own
         return (
-            "sbatch",
             "--parsable",
             "--no-requeue",
             "--export=ALL",

@@ -9,7 +9,7 @@ from datetime import datetime, timedelta
 from typing import Any, Final
 
 from rocwheel.base.console import count, duration
-from rocwheel.base.errors import ConfigError, InterruptError
+from rocwheel.base.errors import ConfigError
 from rocwheel.base.versions import moment, timestamp
 from rocwheel.night import planning, slurm, standing, truth
 from rocwheel.night.standing import CellStanding
@@ -20,7 +20,6 @@ from rocwheel.release.ledger.nights import (
     LATE,
     Book,
     CauseClass,
-    Ended,
     Nights,
     Order,
     Phase,
@@ -31,6 +30,7 @@ NEVER_RAN: Final = 2 * 3600  # seconds after which a night that was planned shou
 # In which nothing of a night began or ended, though cells could: an engine here starts them within
 # seconds, a cluster's node may have to boot.
 STALLED: Final = {"local": timedelta(minutes=2), "slurm": timedelta(minutes=15)}
+STOPPED: Final = (CauseClass.LOST, CauseClass.STORE)  # nothing may be left that tries it again
 ABANDONED: Final = timedelta(days=3)  # after which a night that is not over may be pruned
 
 
@@ -96,9 +96,9 @@ def problems(
         lines.append(f"{night}: {how}")
     by_itself = waits or "github" in _engines(book)  # a follower or a new job takes it up
     lines += standing.grouped(
-        (name, f"lost: {item.reason}" + ("" if by_itself else f": `{go_on}`"))
+        (name, f"{item.cause.value}: {item.reason}" + ("" if by_itself else f": `{go_on}`"))
         for name, item in standings.items()
-        if item.cause is CauseClass.LOST and not item.settled
+        if item.cause in STOPPED and not item.settled
     )
     lines += standing.grouped(
         (name, f"absent: {item.reason}")
@@ -117,25 +117,16 @@ def problems(
 def _is_stalled(book: Book, standings: Mapping[str, CellStanding], now: datetime) -> bool:
     """Return whether nothing of a night has run for a while though cells are to be run.
 
-    On this machine, a cell that was cut short has lost its engine. On GitHub a cell may wait for
-    its runner without limit.
+    On GitHub a cell may wait for its runner without limit.
     """
     tries = [item for items in book.attempts.values() for item in items]
-    moments = [item for t in tries for item in (t.begun, t.ended) if item]
+    moments = [moment(item.time) for t in tries for item in (t.begun, t.ended) if item]
     runs = any(item.phase is Phase.RUNNING for item in standings.values())
     engines = _engines(book)
     if runs or not moments or "github" in engines:
         return False
-    last = max(moments, key=lambda item: (moment(item.time), isinstance(item, Ended)))
-    cut = isinstance(last, Ended) and last.exit_code == InterruptError.exit_code
-    if cut and last.engine == "local":
-        return True
-    # A lost attempt counts by the store's clock, not by this machine's; one whose lease was
-    # taken says nothing of when.
-    silences = (t.silence for t in tries if t.begun is last and t.silence < timedelta.max)
-    silence = next(silences, timedelta(0))
     patience = max((STALLED[name] for name in engines if name in STALLED), default=timedelta(0))
-    return max(now - moment(last.time), silence) > patience
+    return now - max(moments) > patience
 
 
 def _engines(book: Book) -> set[str]:

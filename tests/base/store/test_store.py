@@ -25,6 +25,7 @@ from rocwheel.base import files, home
 from rocwheel.base import store as store_room
 from rocwheel.base.console import silent
 from rocwheel.base.errors import (
+    FullError,
     ObjectDiffersError,
     ObjectMissingError,
     ObjectStaleError,
@@ -243,6 +244,10 @@ def test_the_right_that_a_refusal_names_is_one_that_iam_has(servers, monkeypatch
             raise refused
         (right,) = re.findall(r"s3:(\w+)", caught.value.hint)
         assert right in ACTIONS, operation
+    for code, status in (("QuotaExceeded", 403), ("XMinioStorageFull", 507)):  # Ceph, MinIO
+        about = {"Error": {"Code": code}, "ResponseMetadata": {"HTTPStatusCode": status}}
+        with pytest.raises(FullError, match=code), store.translated("a", "PutObject"):
+            raise ClientError(about, "PutObject")
 
 
 def test_what_is_not_there_is_named(store):
@@ -325,7 +330,7 @@ def test_a_full_disk_is_an_error_with_the_folder(tmp_path, monkeypatch):
         raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))  # as fsync says it: of no file
 
     monkeypatch.setattr(os, "fsync", full)
-    with pytest.raises(StoreError) as caught:
+    with pytest.raises(FullError) as caught:
         store.create("page", b"text", headers=Headers(content_type=JSON))
     assert str(caught.value).endswith(f"/page: No space left on device ({tmp_path / 'store'})")
 

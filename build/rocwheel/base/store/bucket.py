@@ -19,7 +19,7 @@ from typing import IO, TYPE_CHECKING, Any, Final, TypeVar, cast
 from urllib.parse import quote
 
 from rocwheel.base import ending
-from rocwheel.base.errors import ObjectMissingError, RefusedError, StoreError
+from rocwheel.base.errors import FullError, ObjectMissingError, RefusedError, StoreError
 from rocwheel.base.store import (
     BLOCK,
     Body,
@@ -41,7 +41,7 @@ Result = TypeVar("Result")
 ATTEMPTS: Final = 5
 BAD_REQUEST, FORBIDDEN, NOT_FOUND = 400, 403, 404
 CONFLICT, PRECONDITION_FAILED = 409, 412
-SERVER_ERROR, NOT_IMPLEMENTED = 500, 501
+SERVER_ERROR, NOT_IMPLEMENTED, FULL = 500, 501, 507
 # The right that an operation needs, where it is called otherwise:
 # https://docs.aws.amazon.com/AmazonS3/latest/userguide/using-with-s3-policy-actions.html
 RIGHTS: Final = {
@@ -345,6 +345,8 @@ class Bucket:
         else:
             hint = "the server refused it for good; trying again will not help"
         kind = StoreError if number >= SERVER_ERROR or number in PASSING else RefusedError
+        if number == FULL or "Quota" in code or "StorageFull" in code:  # of Ceph, and of MinIO
+            kind, hint = FullError, "free some space in the store, or raise its quota"
         return kind(f"{number} {code or 'Error'} for {where}: {operation}", hint=hint)
 
     def _no_bucket(self) -> StoreError:

@@ -20,7 +20,13 @@ from stat import S_ISREG
 from typing import Final
 
 from rocwheel.base import files
-from rocwheel.base.errors import ObjectDiffersError, ObjectMissingError, RefusedError, StoreError
+from rocwheel.base.errors import (
+    FullError,
+    ObjectDiffersError,
+    ObjectMissingError,
+    RefusedError,
+    StoreError,
+)
 from rocwheel.base.store import (
     BLOCK,
     Abilities,
@@ -41,7 +47,8 @@ FAILURES: Final = {
     errno.EACCES: (RefusedError, "check the folder's permissions"),
     errno.EPERM: (RefusedError, "check the folder's permissions"),
     errno.EROFS: (RefusedError, "mount it for writing, or name another store"),
-    errno.ENOSPC: (StoreError, "free some space"),
+    errno.ENOSPC: (FullError, "free some space"),
+    errno.EDQUOT: (FullError, "free some space, or raise the quota"),
 }
 
 

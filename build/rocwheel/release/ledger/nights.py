@@ -38,6 +38,7 @@ LATE: Final = timedelta(hours=1)  # how far a clock may be off the store's
 RENEWED: Final = 60.0  # seconds between two renewals of a lease
 LAPSED: Final = timedelta(seconds=3 * RENEWED)  # after which an attempt without an end is lost
 AS_JSON: Final = Headers(content_type=JSON)
+AS_TEXT: Final = Headers(content_type=TEXT)
 
 
 class Phase(enum.Enum):
@@ -347,7 +348,7 @@ class Nights:
 
     def renew(self, night: str, cell: str, number: int, token: str) -> bool:
         """Renew the lease of an attempt; return False once another attempt took it over."""
-        key, times = self._lease(night, cell, number), 1
+        key, times = self.lease(night, cell, number), 1
         data, previous = glance(self.store, key)
         if previous:
             there = Lease.from_bytes(data, name=self.store.locate(key))
@@ -358,7 +359,7 @@ class Nights:
 
     def take_over(self, night: str, cell: str, number: int, token: str) -> bool:
         """Take the lease of a lost attempt, so that it ends itself; False where it is alive."""
-        key = self._lease(night, cell, number)
+        key = self.lease(night, cell, number)
         previous = glance(self.store, key)[1]
         if previous and _silence(previous) <= LAPSED:
             return False
@@ -372,7 +373,7 @@ class Nights:
 
     def _silence(self, night: str, cell: str, one: CellAttempt) -> timedelta:
         """Return how long an attempt was silent; for ever once another one took its lease."""
-        key = self._lease(night, cell, one.number)
+        key = self.lease(night, cell, one.number)
         data, info = glance(self.store, key)
         if info and one.begun:
             token = Lease.from_bytes(data, name=self.store.locate(key)).token
@@ -380,13 +381,8 @@ class Nights:
         info = info or self.store.info(self.key(night, f"cells/{cell}/{one.number}.begun.json"))
         return _silence(info) if info else timedelta(0)
 
-    def _lease(self, night: str, cell: str, number: int) -> str:
+    def lease(self, night: str, cell: str, number: int) -> str:
         return self.key(night, f"cells/{cell}/{number}.lease")
-
-    def keep_log(self, night: str, cell: str, number: int, log: bytes) -> str:
-        key = self.key(night, f"cells/{cell}/{number}.log")
-        self.store.create(key, log, headers=Headers(content_type=TEXT))
-        return key
 
     def order(self, night: str, order: Order) -> None:
         self._append(self.key(night, "orders/"), order)
