@@ -184,19 +184,6 @@ def test_a_family_that_the_data_have_no_more_stays_with_what_its_users_have(plac
     assert left in truth.known(nights, ["two"], print)[0].families
 
 
-@pytest.mark.parametrize(
-    ("spoilt", "said"),
-    [(b'{"night": "on', "summary.json: not JSON"), (b'{"schema": 1}', "schema: is 1, and this")],
-)
-def test_a_summary_that_cannot_be_read_is_none_for_check(places, spoilt, said):
-    nights, publish = places
-    night(nights, "one", "local", {}, NOW - timedelta(hours=6))
-    publish("one")
-    nights.put_summary("one", spoilt)
-    (problem,) = upkeep.problems(nights, NOW, LIMIT, {})
-    assert said in problem
-
-
 def test_a_clock_that_is_behind_cannot_say_how_old_a_night_is(places):
     nights, publish = places
     night(nights, "one", "local", {}, NOW - timedelta(hours=6))
@@ -211,6 +198,9 @@ def test_check_says_what_no_cell_says(places):
     assert "has no night" in upkeep.problems(nights, NOW, LIMIT, {})[0]
     night(nights, "one", "slurm", {}, NOW - timedelta(hours=6))
     assert "has no summary" in upkeep.problems(nights, NOW, LIMIT, {})[0]
+    for spoilt, said in ((b'{"night": "on', "not JSON"), (b'{"schema": 1}', "is 1, and this")):
+        nights.put_summary("one", spoilt)
+        assert said in upkeep.problems(nights, NOW, LIMIT, {})[0]
     publish("one")
     held = {UNIT: Job(cell=UNIT, attempt=1, number="12", why="launch failed requeued held")}
     assert "requeued held" in upkeep.problems(nights, NOW, LIMIT, held)[0]
@@ -222,7 +212,7 @@ def test_check_says_what_no_cell_says(places):
 
 @pytest.mark.parametrize(
     ("engine", "waits", "said", "young"),
-    [("slurm", {}, "nightly run one --engine=slurm", 14), ("local", {}, "nightly run one", 1),
+    [("slurm", {}, "nightly run one", 14), ("local", {}, "nightly run one", 1),
      ("slurm", {UNIT: Job(cell=UNIT, attempt=1, number="7", why="Resources")}, "", 14),
      ("github", {}, "", 14)],
 )  # fmt: skip

@@ -45,7 +45,7 @@ from rocwheel.cli.target import (
     store_options,
 )
 from rocwheel.night import cell as cells
-from rocwheel.night import image_record, planning, resolving, slurm, standing, truth
+from rocwheel.night import image_record, planning, resolving, slurm, standing, truth, upkeep
 from rocwheel.night import settings as settings_file
 from rocwheel.night.standing import CellStanding
 from rocwheel.records.verdict import State
@@ -185,7 +185,12 @@ def _plan(
 
 @nightly.command("run")
 @latest_argument
-@option("--engine", type=click.Choice(SCHEDULERS), default=SCHEDULERS[0], help="Where cells run.")
+@option(
+    "--engine",
+    type=click.Choice(SCHEDULERS),
+    default=None,
+    help="Where cells run; default: on Slurm if some of the night's did, else here.",
+)
 @option(
     "--workers",
     type=COUNT,
@@ -206,7 +211,7 @@ def run(
     app: App,
     *,
     night: str,
-    engine: str,
+    engine: str | None,
     workers: int,
     only: str,
     program: str,
@@ -227,6 +232,7 @@ def run(
             f"{book.plan.night}: was stopped by {held.by}: {held.reason}",
             hint=f"let it go on: `nightly retry {book.plan.night} --reason=WHY`",
         )
+    engine = engine or ("slurm" if "slurm" in upkeep.engines(book) else "local")
     if engine == "github":
         return _github(app, book, only)
     if only:

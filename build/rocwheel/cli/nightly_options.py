@@ -126,13 +126,12 @@ def nightly() -> None:
     """Plan a night, run it here, on Slurm or on GitHub Actions, and look after it."""
 
 
-def document_of(
-    book: Book, standings: dict[str, CellStanding], what: Truth | None = None
-) -> dict[str, Any]:
+def document_of(book: Book, standings: dict[str, CellStanding], what: Truth) -> dict[str, Any]:
     """Return where every cell stands, for a program."""
     return {
         "night": book.plan.night,
-        **({"verdict": what.night.verdict, "impact": what.night.impact} if what else {}),
+        "verdict": what.night.verdict,
+        "impact": what.night.impact,
         "cells": [
             {
                 "cell": name,

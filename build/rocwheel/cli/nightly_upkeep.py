@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import re
-import shlex
 import shutil
 import sys
 from collections.abc import Callable, Iterator, Mapping
@@ -161,8 +160,7 @@ def _order(
     said = f"{night}: {action} {cell}".rstrip() + f" by {made.by}: {made.reason}"
     where.nights.order(night, made)
     if action != "stop":
-        line = shlex.join(("nightly", "run", night, *upkeep.engine_words(book)))
-        app.console.info(f"now: {command_line(app, line)}")
+        app.console.info(f"now: {command_line(app, f'nightly run {night}')}")
     app.emit({"night": night, "action": action, "cell": cell, "by": made.by}, said)
 
 

@@ -97,14 +97,13 @@ class Worker(Plain, frozen=True, kw_only=True):
 
 
 class Signals:
-    """Signals that end a cell or an engine from outside: their number, and the first's reason.
+    """Signals that end a cell or an engine from outside, and the first's reason.
 
     An engine drains at the first SIGINT; every other signal stops it at once.
     """
 
     def __init__(self, *, has_leash: bool = False) -> None:
         """With a leash, standard input that closes is one: its holder, the scheduler, has ended."""
-        self.came = 0
         self.stops = False
         self.reason = ""
         self.full: FullError | None = None  # what the store said when it took no lease any more
@@ -120,12 +119,11 @@ class Signals:
 
     def tell(self, reason: str, *, at_once: bool = True) -> None:
         """Note a signal; a second one stops the cell at once."""
+        self.stops = at_once or bool(self.reason)
         self.reason = self.reason or reason
-        self.came += 1
-        self.stops = at_once or self.came > 1
 
     def __bool__(self) -> bool:
-        return self.came > 0
+        return bool(self.reason)
 
     @contextmanager
     def caught(self) -> Iterator[None]:

@@ -3,7 +3,6 @@
 Each function takes the open store and returns what it did; options and output are the commands'.
 """
 
-import shlex
 from collections.abc import Mapping, Sequence
 from datetime import datetime, timedelta
 from typing import Any, Final
@@ -88,13 +87,13 @@ def problems(
     if stop := None if over else standing.stopped(book.orders):
         again = f"`nightly retry {night} --reason=WHY`"
         lines.append(f"{night}: was stopped by {stop.by} with {left} to do: {again}")
-    go_on = shlex.join(("nightly", "run", night, *engine_words(book)))
+    go_on = f"nightly run {night}"
     if not (over or waits or stop) and _is_stalled(book, standings, now):
         how = f"stands still with {left} to do: `{go_on}`"
-        if "slurm" in _engines(book) and not has_slurm:
+        if "slurm" in engines(book) and not has_slurm:
             how = f"nothing runs of {left} to do, and Slurm cannot be asked here: check it there"
         lines.append(f"{night}: {how}")
-    by_itself = waits or "github" in _engines(book)  # a follower or a new job takes it up
+    by_itself = waits or "github" in engines(book)  # a follower or a new job takes it up
     lines += standing.grouped(
         (name, f"{item.cause.value}: {item.reason}" + ("" if by_itself else f": `{go_on}`"))
         for name, item in standings.items()
@@ -122,20 +121,16 @@ def _is_stalled(book: Book, standings: Mapping[str, CellStanding], now: datetime
     tries = [item for items in book.attempts.values() for item in items]
     moments = [moment(item.time) for t in tries for item in (t.begun, t.ended) if item]
     runs = any(item.phase is Phase.RUNNING for item in standings.values())
-    engines = _engines(book)
-    if runs or not moments or "github" in engines:
+    began = engines(book)
+    if runs or not moments or "github" in began:
         return False
-    patience = max((STALLED[name] for name in engines if name in STALLED), default=timedelta(0))
+    patience = max((STALLED[name] for name in began if name in STALLED), default=timedelta(0))
     return now - max(moments) > patience
 
 
-def _engines(book: Book) -> set[str]:
+def engines(book: Book) -> set[str]:
+    """Return the engines that began attempts of a night."""
     return {t.begun.engine for tries in book.attempts.values() for t in tries if t.begun}
-
-
-def engine_words(book: Book) -> tuple[str, ...]:
-    """Return the options of `nightly run` that continue a night on its engine."""
-    return ("--engine=slurm",) if "slurm" in _engines(book) else ()
 
 
 def plan_pruning(
