@@ -15,6 +15,7 @@ from typing import NamedTuple
 import pytest
 from support.night import PROGRAM, SETTINGS, World
 
+from rocwheel.base.git import Source
 from rocwheel.base.process import HostRunner
 from rocwheel.base.store.opening import open_store
 from rocwheel.base.values import replace
@@ -22,21 +23,21 @@ from rocwheel.night import bisect
 from rocwheel.night.bisect import BisectRequest, NightSet
 from rocwheel.night.probes import ProbeAnswer, Run, Side
 from rocwheel.records.verdict import State
-from rocwheel.release.ledger.nights import Cell, Nights, WheelRecipe
+from rocwheel.release.ledger.nights import CHECKOUT, Cell, Nights, WheelRecipe
 
 pytestmark = pytest.mark.xdist_group("bisect")
 KILLS = int(os.environ.get("NIGHT_KILLS", "2"))  # 10 in the whole campaign
 
 
 class History:
-    """A repository of 30 commits, of which every fifth merges a branch of two."""
+    """A repository of so many commits, of which every fifth merges a branch of two."""
 
-    def __init__(self, folder) -> None:
+    def __init__(self, folder, commits: int = 30) -> None:
         self.folder = folder
         self.git("init", "-q", "--bare", str(folder))
         self.git("config", "uploadpack.allowFilter", "true")
         stream = ""
-        for number in range(1, 31):
+        for number in range(1, commits + 1):
             subject = f"change {number - 1}"
             stream += (
                 f"commit refs/heads/main\nmark :{number}\ncommitter Ann <a@b> {number} +0000\n"
@@ -47,8 +48,8 @@ class History:
         self.git("fast-import", "--quiet", "--export-marks=marks", text=stream)
         marks = (line.split() for line in (folder / "marks").read_text().splitlines())
         shas = {int(mark.removeprefix(":")): sha for mark, sha in marks}
-        self.commits = [shas[number] for number in range(1, 31)]
-        self.merges = [shas[number] for number in range(6, 31, 5)]
+        self.commits = [shas[number] for number in range(1, commits + 1)]
+        self.merges = [shas[number] for number in range(6, commits + 1, 5)]
 
     def git(self, *words: str, text: str = "") -> str:
         place = [] if words[0] == "init" else ["-C", str(self.folder)]
@@ -71,7 +72,7 @@ def night(history, name, commit, rocm="1", tool="t"):
     argv = (
         "dist_wheels",
         f"--therock-path=https://host/{rocm}.tar.gz",
-        bisect.CHECKOUT,
+        CHECKOUT,
         "--locked",
     )
     recipe = WheelRecipe(
@@ -91,37 +92,49 @@ class At(NamedTuple):
 
     commit: str
     rocm: str
+    xla: str = ""
 
 
 class Played:
     """Probes of a world in which it is known what is bad."""
 
-    def __init__(self, nights, is_bad, broken=(), message="assert 1 == 2") -> None:
-        self.recipes = {item.side.manifest: item.recipe for item in nights}
-        self.is_bad, self.broken, self.message = is_bad, broken, message
+    def __init__(
+        self, nights, is_bad, broken=(), *, message="assert 1 == 2", refuses=lambda _: False,
+        pin=lambda _: "", source=lambda _: bisect.NO_XLA,
+    ) -> None:  # fmt: skip
+        self.nights = {item.side.manifest: item for item in nights}
+        self.is_bad, self.message = is_bad, message
+        self.refuses = lambda at: at.commit in broken or refuses(at)
+        self.pin, self.source = pin, source  # the XLA that a commit of JAX names
         self.builds: list[str] = []
+        self.xla: dict[str, str] = {}  # of each that was built
 
     def __call__(self, side: Side, number: int) -> Run:  # noqa: ARG002
-        commit, rocm = self.of(side)
+        at = self.of(side)
         if side.build and side.identity not in self.builds:
             self.builds.append(side.identity)
-        if side.build and commit in self.broken:
+            self.xla[side.identity] = at.xla
+        if side.build and self.refuses(at):
             return Run(answer=ProbeAnswer.NOT_BUILT, why="Bazel failed")
-        if self.is_bad(At(commit, rocm)):
+        if self.is_bad(at):
             return Run(answer=ProbeAnswer.BAD, why=self.message, manifest=side.identity)
         return Run(answer=ProbeAnswer.GOOD, manifest=side.identity)
 
-    def of(self, side: Side) -> tuple[str, str]:
+    def of(self, side: Side) -> At:
         if not side.build:
-            recipe = self.recipes[side.manifest]
-            return recipe.jax_commit, recipe.rocm
-        return side.build.commit, side.rocm
+            one = self.nights[side.manifest]
+            return At(one.recipe.jax_commit, one.recipe.rocm, one.xla.commit)
+        _, *xla = side.build.xla or ("", self.pin(side.build.commit))
+        return At(side.build.commit, side.rocm, *xla)
+
+    def xla_of(self, manifest: str) -> Source:
+        return self.source(self.xla[manifest])
 
 
 def find(nights, ask, good="a", builds=(), **more):
     asked = BisectRequest(test="t.py::test_a", good=good, bad="b", **more)
     return bisect.find(
-        asked, nights, [], ask, builds=builds,
+        asked, nights, [], ask, builds=builds, xla_of=ask.xla_of,
         line=lambda _, manifest: f"gate {manifest}", runner=HostRunner({}), note=lambda _: None,
     )  # fmt: skip
 
@@ -140,6 +153,69 @@ def test_a_commit_at_any_place_is_found_with_few_builds(history, seed):
     assert found.bad == f"gate {manifests.get(f'JAX {place[:12]}', 'b-set')}"
     assert found.good != found.bad
     assert "git bisect" in found.log
+
+
+@pytest.fixture(scope="module")
+def xla(tmp_path_factory):
+    return History(tmp_path_factory.mktemp("history") / "xla.git", 20)
+
+
+def moving(history, xla, *moves: int):
+    """Two nights of JAX, and which XLA its commits name: another at each of `moves`."""
+    at = [xla.commits[0], *(xla.commits[19 * n // len(moves)] for n in range(1, len(moves) + 1))]
+
+    def pin(commit: str) -> str:
+        return at[sum(history.has(history.commits[move], commit) for move in moves)]
+
+    def source(commit: str) -> Source:
+        return Source(repository=f"file://{xla.folder}", commit=commit)
+
+    ends = [night(history, name, history.commits[n]) for name, n in (("a", 0), ("b", 29))]
+    return [replace(one, xla=source(pin(one.recipe.jax_commit))) for one in ends], pin, source
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_a_commit_of_xla_is_found_where_jax_moved_it(history, xla, seed):
+    """JAX and the XLA that it names move together: both are told."""
+    culprit = random.Random(seed).choice(xla.commits[1:])
+    ends, pin, source = moving(history, xla, 7, 21)
+    ask = Played(ends, lambda at: xla.has(culprit, at.xla), pin=pin, source=source)
+    found = find(ends, ask)
+    assert (found.state, found.input) == ("found", "XLA"), found
+    assert found.commits[0].commit == culprit
+    brought = history.commits[7 if xla.has(culprit, xla.commits[9]) else 21]
+    assert found.about.endswith(f"which JAX {brought[:12]} brings")
+    assert len(ask.builds) <= math.ceil(math.log2(29)) + math.ceil(math.log2(20)) + 4
+
+
+@pytest.mark.parametrize("builds", [True, False])
+def test_a_commit_of_jax_that_moves_xla_is_not_taken_for_it(history, xla, builds):
+    """Where neither builds with the other's XLA, both are told."""
+    ends, pin, source = moving(history, xla, 12)
+    bad, moved = history.commits[12], pin(history.commits[12])
+    is_bad = lambda at: history.has(bad, at.commit)  # noqa: E731
+    refuses = lambda at: not builds and (at.xla == moved) != is_bad(at)  # noqa: E731
+    found = find(ends, Played(ends, is_bad, pin=pin, source=source, refuses=refuses))
+    assert found.commits[0].commit == bad, found
+    either = f"JAX {bad[:12]}, or XLA {xla.commits[0][:12]} → {moved[:12]} that it brings"
+    expected = ("found", f"JAX {bad[:12]}") if builds else ("range", either)
+    assert (found.state, found.about) == expected
+    assert any(f"moves XLA from {xla.commits[0][:12]}" in text for text in found.told)
+
+
+def test_a_commit_of_an_own_xla_is_found(history, xla):
+    ends, _, source = moving(history, xla, 12)
+    words = (*ends[0].recipe.argv, "--xla-source-dir=/xla")
+    ends = [
+        replace(
+            one, recipe=replace(one.recipe, argv=words, jax_commit=history.commits[3]),
+            xla=source(xla.commits[n]),
+        )
+        for one, n in zip(ends, (2, 19), strict=True)
+    ]  # fmt: skip
+    ask = Played(ends, lambda at: xla.has(xla.commits[11], at.xla), source=source)
+    found = find(ends, ask)
+    assert (found.state, found.about) == ("found", f"XLA {xla.commits[11][:12]}"), found
 
 
 def test_commits_that_do_not_build_are_stepped_around_or_told_as_a_range(history):
@@ -328,11 +404,13 @@ def probes(world) -> dict[str, list[str]]:
         (words("test_a", good="one", bad="one"), "one: is both ends"),
         (words("test_a", bad="three"), "three: no such night"),
         (words("test_a", "--suite=e2e", "--family=gfx942"), "0 gates may be meant"),
+        (words("test_a", "--metric=bytes"), "--metric NAME goes with --threshold"),
+        (words("test_a", "--metric=bytes", "--threshold=much"), "a number, or <NUMBER"),
     ],
 )
 def test_wrong_words_are_one_error(world, asked, told):
     done = world.nightly("bisect", *asked)
-    assert done.code == 3
+    assert done.code == (2 if "--metric=bytes" in asked else 3)
     assert told in done.err
     assert not probes(world)
 
@@ -372,6 +450,21 @@ def test_it_is_estimated_then_found_kept_and_shown(world):
     assert "start" not in again.err, "nothing runs again"
     status = world.run("--json", "status", "--family=gfx90a", *world.target, check=True)
     assert len(json.loads(status.out)["sets"]) == 2, "what was built for it is nowhere else"
+
+
+def test_a_number_beyond_a_threshold_is_bad_whether_the_test_passes_or_fails(world):
+    name = "therock-dist-linux-gfx90a-{}.tar.gz".format
+    figures = {name("7.1.0"): 300, name("7.1.5"): 190, name("7.2.0"): 190}
+    world.script(rocm={"*-7.1.*": "fail"}, figures=figures)
+    below = words("test_bytes", "--metric=bytes", "--threshold=<200", "--json")
+    found = json.loads(world.nightly("bisect", *below, check=True).out)
+    assert (found["about"], found["asked"]["metric"]) == ("ROCm (7.1.0 → 7.1.5)", "bytes")
+    assert [item["why"] for item in found["tried"]][:2] == ["bytes: 190", "bytes: 300"]
+    absent = world.nightly("bisect", *words("test_bytes", "--metric=seconds", "--threshold=2"))
+    assert absent.code == 5
+    assert "night two: no such test" in absent.out
+    assert "reports no seconds" in absent.out
+    world.script(rocm={"*-7.2.0*": "fail"})
 
 
 @pytest.mark.soak

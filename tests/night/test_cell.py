@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import socket
+import subprocess
 import threading
 import time
 from datetime import datetime, timezone
@@ -45,7 +46,7 @@ def worker(folder: Path, *, program: tuple[str, ...] = ("true",), **fields) -> c
 
 def planned(folder: Path, **fields) -> Nights:
     nights = Nights(FileStore(folder / "store"))
-    cell = Cell(name=NAME, kind="gate", argv=(), **fields)
+    cell = Cell(**{"name": NAME, "kind": "gate", "argv": (), **fields})
     nights.add(
         NightPlan(
             night="one", made=timestamp(datetime.now(tz=timezone.utc)), by="me",
@@ -320,3 +321,16 @@ def test_a_folder_that_went_away_is_not_made_again(tmp_path):
     assert not (tmp_path / "store").exists()
     (tmp_path / "gone").rename(tmp_path / "store")
     assert run(nights, worker(tmp_path)).state is State.PASS
+
+
+@pytest.mark.needs("git")
+def test_a_cell_may_need_a_commit_of_xla_beside_one_of_jax(tmp_path):
+    line = ["git", "-C", str(tmp_path / "xla"), "-c", "user.name=a", "-c", "user.email=a@b"]
+    (tmp_path / "xla").mkdir()
+    (tmp_path / "xla" / "file").write_text("")
+    for words in (["init", "-q"], ["add", "."], ["commit", "-qm", "a"], ["rev-parse", "HEAD"]):
+        commit = subprocess.run([*line, *words], check=True, capture_output=True, text=True).stdout
+    own = ((tmp_path / "xla").as_uri(), commit.strip())
+    nights = planned(tmp_path, argv=("cell", "--xla-source-dir={xla}"), xla=own)
+    here = worker(tmp_path, program=("sh", "-c", 'cat "${1#*=}/file"'))
+    assert run(nights, here).state is State.PASS

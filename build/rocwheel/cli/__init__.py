@@ -125,6 +125,8 @@ def command_line(app: App, line: str) -> str:
     if app.context and app.context.command is command:
         wanted.add("signer")  # who runs another command may be another person
     given = {word.partition("=")[0] for word in rest.split()}
+    if given & {"--channel", "--store"}:  # one of them
+        wanted -= {"channel", "store", "channels_file"}
     params = {p.name: p for p in command.params if p.name} if command else {}
     wanted -= {name for name, param in params.items() if given.intersection(param.opts)}
     words = tuple(shown_setting("", word) for word in given_words(app, wanted & params.keys()))

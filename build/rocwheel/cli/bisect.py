@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import re
 import shlex
 from functools import partial
 
@@ -13,6 +14,7 @@ from rocwheel.base import files
 from rocwheel.base.console import count, duration
 from rocwheel.base.download import Client, Retry
 from rocwheel.base.errors import CommandError, ConfigError, FetchError, InterruptError
+from rocwheel.base.git import Source
 from rocwheel.base.process import base_env
 from rocwheel.base.store import Headers
 from rocwheel.cli import command_line, known
@@ -24,6 +26,8 @@ from rocwheel.night import bisect as search
 from rocwheel.night import probes, standing
 from rocwheel.night.probes import Probes, Side
 from rocwheel.release.index import channels
+from rocwheel.release.index.channels import Channel
+from rocwheel.release.ledger import log, manifests
 from rocwheel.release.ledger.nights import AS_JSON, PROBE, Nights
 
 AS_TEXT = Headers(content_type="text/markdown; charset=utf-8")
@@ -53,6 +57,12 @@ gated = partial(option, metavar="NAME", default="")
     help="How often both ends and the final pair are tried.",
 )
 @option("--suspect", metavar="COMMIT", help="A commit of JAX that is tried first, and its parent.")
+@option("--metric", metavar="NAME", help="A number that the test reports, or its milliseconds.")
+@option(
+    "--threshold",
+    metavar="[<]X",
+    help="In place of pass and fail: more than X of --metric is bad, or less with `<X`.",
+)
 @option("--find-fix", "fix", is_flag=True, help="Find what repaired it after the bad night.")
 @option("--gpu-hours", type=float, default=math.inf, help="How long GPUs may be held for it.")
 @option("--program", metavar="COMMAND", rare=True, help="How cells start rocwheel.")
@@ -72,6 +82,8 @@ def bisect(
     wheels: str,
     confirm: int,
     suspect: str,
+    metric: str,
+    threshold: str,
     fix: bool,
     gpu_hours: float,
     program: str,
@@ -87,14 +99,20 @@ def bisect(
     JAX by `git bisect`. Killed or interrupted, the same command goes on. The exit status is 5 where
     no culprit can be named.
     """
+    if bool(metric) != bool(threshold) or not re.fullmatch(r"(<?\d+(\.\d+)?)?", threshold):
+        raise click.UsageError("--metric NAME goes with --threshold: a number, or <NUMBER")
     where = NightTarget(app, target)
     good = good or (LATEST if fix else "")
     asked = search.BisectRequest(
         test=test, good=where.night(good) if good else "", bad=where.night(bad), family=family,
         suite=suite, python=python, wheels=wheels, confirm=confirm, suspect=suspect, fix=fix,
+        metric=metric, threshold=threshold,
     )  # fmt: skip
     asked = search.chosen(where.nights, asked)
-    sets, told = search.sets(where.nights, asked)
+    url = f"{where.channel.store.rstrip('/')}/{probes.FOLDER}"
+    own = channels.of_store(url)
+    xla_of = partial(_xla_of, (where.channel, own), asked.family)
+    sets, told = search.sets(where.nights, asked, xla_of)
     builds: tuple[str, ...] = ()
     with Client(base_env(app.environ), retry=Retry(attempts=4), note=app.console.detail) as client:
         try:
@@ -117,8 +135,7 @@ def bisect(
         )
         app.emit({**most, "seconds": seconds, "told": told}, "\n".join([*told, text]))
         return 0
-    url = f"{where.channel.store.rstrip('/')}/{probes.FOLDER}"
-    nights = Nights(channels.of_store(url).open(probe_key=PROBE))
+    nights = Nights(own.open(probe_key=PROBE))
     here = worker(app, engine="local", how=tuple(shlex.split(program)))
 
     def run(name: str) -> None:
@@ -132,14 +149,22 @@ def bisect(
         except InterruptError as exc:
             raise InterruptError(str(exc), hint="run the same command again: it goes on") from exc
 
-    ask = Probes(nights=nights, test=test, by=person.who(app).by, run=run, now=app.now)
+    ask = Probes(
+        nights=nights,
+        test=test,
+        metric=metric,
+        threshold=threshold,
+        by=person.who(app).by,
+        run=run,
+        now=app.now,
+    )
 
     def line(side: Side, manifest: str) -> str:
         return command_line(app, shlex.join(probes.without(ask.words(side, manifest), "--runner")))
 
     finding = search.find(
         asked, sets, told, ask, line=line, runner=app.runner, note=app.console.info,
-        builds=builds, seconds=3600 * gpu_hours,
+        xla_of=xla_of, builds=builds, seconds=3600 * gpu_hours,
     )  # fmt: skip
     app.emit(to_builtins(finding), "\n".join(finding.lines()))
     body = finding.to_bytes()
@@ -148,3 +173,13 @@ def bisect(
     where.store.create(f"{key}.md", finding.issue.encode(), headers=AS_TEXT)
     app.console.info(f"kept: {where.store.locate(key)}.json; text for an issue: {key}.md")
     return 0 if finding.is_named else CommandError.exit_code
+
+
+def _xla_of(stores: tuple[Channel, ...], family: str, manifest: str) -> Source:
+    """Return the XLA of a set in one of these stores; one without a commit where it is in none."""
+    for channel in stores if manifest else ():
+        for staging, _ in channel.pairs(channel.open(), family):
+            place = log.read(staging).at(staging, manifest)
+            if found := manifests.find(place, manifest):
+                return found.xla
+    return search.NO_XLA

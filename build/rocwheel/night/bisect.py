@@ -11,6 +11,7 @@ import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 from typing import Any, Final, Literal
 
@@ -19,23 +20,26 @@ from rocwheel.base.assets import template
 from rocwheel.base.console import columns, count, duration
 from rocwheel.base.download import Client
 from rocwheel.base.errors import CommandError, ConfigError
+from rocwheel.base.git import Source
 from rocwheel.base.process import Runner
 from rocwheel.base.values import Plain, Value, replace
 from rocwheel.night import standing
 from rocwheel.night.probes import VARIABLE, ProbeAnswer, Run, Side, without
-from rocwheel.release.ledger.nights import Book, Cell, Nights, WheelRecipe
+from rocwheel.release.ledger.nights import CHECKOUT, Book, Cell, Nights, WheelRecipe
 from rocwheel.rocm import listing, therock
 
+OWN_XLA: Final = "--xla-source-dir"
 INPUTS: Final[Mapping[str, tuple[str, ...]]] = {  # of a build, and the words that name each
     "rocwheel": (),
     "settings": (),
     "image": ("--executor", "--builder-image"),
     "ROCm": ("--therock-path", "--therock-sha256", "--rocm-version"),
     "JAX": ("--jax-version", "--jax-source-dir", "--jax-repository", "--jax-ref"),
+    "XLA": (OWN_XLA,),  # but for the one that JAX names, which moves with it
 }
 XLA: Final = "https://github.com/openxla/xla"
+NO_XLA: Final = Source(repository="", commit="")
 OWN: Final = ("--wheelhouse", "--wheel-suffix")  # of each build
-CHECKOUT: Final = "--jax-source-dir={checkout}"
 TURNED: Final = {ProbeAnswer.GOOD: ProbeAnswer.BAD, ProbeAnswer.BAD: ProbeAnswer.GOOD}
 STEADY: Final = frozenset(TURNED)
 
@@ -51,8 +55,15 @@ class BisectRequest(Value, frozen=True, kw_only=True):
     python: str = ""
     wheels: str = ""
     confirm: int = 3  # probes of both ends, and of the final pair
-    suspect: str = ""  # a commit that is tried first
+    suspect: str = ""  # a commit of JAX, or of an own XLA, that is tried first
+    metric: str = ""  # a number that the test reports, in place of pass and fail
+    threshold: str = ""
     fix: bool = False  # the bad night is the older one: what made it good is looked for
+
+    @property
+    def about(self) -> str:
+        """The test, and which number of it."""
+        return f"{self.test}: {self.metric} {self.threshold}" if self.metric else self.test
 
     @property
     def ends(self) -> tuple[str, str]:
@@ -67,6 +78,7 @@ class NightSet(Plain, frozen=True, kw_only=True):
     side: Side
     recipe: WheelRecipe
     build: Cell
+    xla: Source = NO_XLA  # as its manifest has it
 
 
 class Tried(Value, frozen=True, kw_only=True):
@@ -118,7 +130,9 @@ class Bisection(Value, frozen=True, kw_only=True):
         of = self.commits[0] if len(self.commits) == 1 else None
         who = f", {of.author}: {of.title}" if of else ""
         held = duration(self.gpu_milliseconds / 1000)
-        return f"bisect of {self.asked.test}: {self.state}: {self.about}{who}; GPUs held for {held}"
+        return (
+            f"bisect of {self.asked.about}: {self.state}: {self.about}{who}; GPUs held for {held}"
+        )
 
     @property
     def issue(self) -> str:
@@ -183,10 +197,13 @@ def chosen(nights: Nights, asked: BisectRequest) -> BisectRequest:
     return replace(asked, family=family, suite=suite, python=python, wheels=wheels)
 
 
-def sets(nights: Nights, asked: BisectRequest) -> tuple[list[NightSet], list[str]]:
+def sets(
+    nights: Nights, asked: BisectRequest, xla_of: Callable[[str], Source]
+) -> tuple[list[NightSet], list[str]]:
     """Return the kept sets of the nights from good to bad, and what is wrong with the others.
 
-    Raises ConfigError where an end has none, or both have the same.
+    `xla_of` returns the XLA of a manifest. Raises ConfigError where an end has no set, or both have
+    the same.
     """
     names = nights.names()
     first, last = (names.index(name) if name else 0 for name in asked.ends)
@@ -201,7 +218,7 @@ def sets(nights: Nights, asked: BisectRequest) -> tuple[list[NightSet], list[str
             if asked.good:
                 told.append(f"stepped around {name}: {exc}")
             continue
-        made.append(one)
+        made.append(replace(one, xla=xla_of(one.side.manifest)))
     ends = made[0].side.manifest, made[-1].side.manifest
     if len(set(ends)) == 1 and (asked.good or len(made) == 1):
         if len(made) == 1:
@@ -259,16 +276,17 @@ def find(
     line: Callable[[Side, str], str],
     runner: Runner,
     note: Callable[[str], None],
+    xla_of: Callable[[str], Source] = lambda _manifest: NO_XLA,
     builds: Sequence[str] = (),
     seconds: float = math.inf,
 ) -> Bisection:
     """Search; `nights` are the kept sets, the first good and the last bad.
 
-    `line` returns the command that tries the test against a set; `builds` are those of ROCm,
-    and `seconds` is how long GPUs may be held.
+    `line` returns the command that tries the test against a set, `xla_of` the XLA of a manifest;
+    `builds` are those of ROCm, and `seconds` is how long GPUs may be held.
     Raises what `ask` raises, and SourceError for a history that cannot be had.
     """
-    search = _Search(asked, ask, runner, note, builds, [*told], seconds)
+    search = _Search(asked, ask, runner, note, xla_of, builds, [*told], seconds)
     try:
         about, fields = search.nights(nights)
     except _End as end:
@@ -295,6 +313,7 @@ class _Search:
     ask: Callable[[Side, int], Run]
     runner: Runner
     note: Callable[[str], None]
+    xla_of: Callable[[str], Source]
     builds: Sequence[str]  # of ROCm, by date
     told: list[str]
     seconds: float  # that GPUs may be held
@@ -373,7 +392,7 @@ class _Search:
         self._ends(nights[0].side, nights[-1].side)
         first, last = self._between([item.side for item in nights])
         good, bad = nights[first], nights[last]
-        inputs = [n for n in INPUTS if _change(good.recipe, bad.recipe, n)]
+        inputs = [n for n in INPUTS if _change(good, bad, n)]
         if not inputs:
             raise _End(
                 "range",
@@ -388,7 +407,7 @@ class _Search:
         self.pair = sides[first], sides[last]
         if first:
             self.told.append(f"tried with {', '.join(inputs[:first])} of {bad.night}")
-        changed = {name: _change(good.recipe, bad.recipe, name) for name in names}
+        changed = {name: _change(good, bad, name) for name in names}
         if names == ["ROCm"] and {good.recipe.rocm, bad.recipe.rocm} <= {*self.builds}:
             return self._of_rocm(good, bad, inputs[:first])
         about = " or ".join(f"{name} ({change})" for name, change in changed.items())
@@ -396,8 +415,34 @@ class _Search:
         fields: dict[str, Any] = {"input": ", ".join(names), "link": next(links, "")}
         if len(names) > 1:
             self.state = "range"
-        if names == ["JAX"] and all(r.jax_repository for r in (good.recipe, bad.recipe)):
-            return self._of_jax(good, bad, inputs[:first], fields)
+        moved = inputs[:first]
+        if names == ["XLA"] and good.xla.commit and bad.xla.commit:
+            low, high, where = good.xla.commit, bad.xla.commit, bad.xla.repository or XLA
+            known = {low: self.pair[0], high: self.pair[1]}
+            return self._of_commits(
+                "XLA", low, high, {where: [low, high]},
+                lambda commit: known.get(commit) or _mixed(good, bad, moved, xla=commit),
+            )[:2]  # fmt: skip
+        if names == ["JAX"] and good.recipe.jax_repository and bad.recipe.jax_repository:
+            return self._of_jax(good, bad, moved)
+        return about, fields
+
+    def _of_jax(
+        self, good: NightSet, bad: NightSet, moved: Sequence[str]
+    ) -> tuple[str, dict[str, Any]]:
+        low, high = good.recipe.jax_commit, bad.recipe.jax_commit
+        known = {low: self.pair[0], high: self.pair[1]}
+
+        def side(commit: str, xla: str = "") -> Side:
+            old = None if xla else known.get(commit)
+            return old or _mixed(good, bad, moved, commit, xla=xla)
+
+        history = _commits(good.recipe, bad.recipe)
+        about, fields, pair = self._of_commits("JAX", low, high, history, side)
+        tried = (self.tried[side(commit).label] for commit in pair)
+        xla = [self.xla_of(item.manifest) for item in tried]
+        if len({"", *(item.commit for item in xla)}) == 3:  # noqa: PLR2004 - two, and they differ
+            return self._of_xla(about, fields, (xla[0], xla[1]), side, pair)
         return about, fields
 
     def _reached(self, nights: Sequence[NightSet]) -> Sequence[NightSet]:
@@ -453,26 +498,31 @@ class _Search:
         old, new = (_version(self.builds[first + place]) for place in (low, high))
         return f"ROCm ({old} → {new})", {"input": "ROCm", "link": therock.changes(old, new)}
 
-    def _of_jax(
-        self, good: NightSet, bad: NightSet, moved: Sequence[str], fields: dict[str, Any]
-    ) -> tuple[str, dict[str, Any]]:
-        low, high = good.recipe.jax_commit, bad.recipe.jax_commit
-        known = {low: self.pair[0], high: self.pair[1]}
-        with git.history(_commits(good.recipe, bad.recipe), runner=self.runner) as ask:
+    def _of_commits(
+        self,
+        what: str,
+        low: str,
+        high: str,
+        history: Mapping[str, Sequence[str]],
+        side: Callable[[str], Side],
+    ) -> tuple[str, dict[str, Any], tuple[str, ...]]:
+        """Return what `git bisect` says of a range: in a sentence, its fields, parent and culprit.
 
-            def side(commit: str) -> Side:
-                return known.get(commit) or _mixed(good, bad, moved, commit)
-
+        `history` has the commits of each repository that are needed, the bad end's last.
+        """
+        *_, repository = history
+        with git.history(history, runner=self.runner) as ask:
             left = self._bisected(ask, low, high, side)
             self.log = ask("bisect", "log")
-            commits = tuple(_commit(ask, item, bad.recipe.jax_repository) for item in left)
-            fields |= {"commits": commits, "link": ""}
+            commits = tuple(_commit(ask, item, repository) for item in left)
+            fields = {"input": what, "commits": commits}
             culprit = side(left[0])
             if len(left) > 1:
                 self.state, self.pair = "range", (self.pair[0], culprit)
-                return f"one of {count(len(left), 'commit')} of JAX", fields
+                return f"one of {count(len(left), 'commit')} of {what}", fields, ()
             parents = ask("rev-list", "--parents", "-n1", left[0]).split()[1:]
-            answers = [self.judge(side(item), self.asked.confirm) for item in (left[0], parents[0])]
+            before = side(parents[0])
+            answers = [self.judge(item, self.asked.confirm) for item in (culprit, before)]
             if answers[0] is not ProbeAnswer.BAD or answers[1] in {
                 ProbeAnswer.BAD,
                 ProbeAnswer.FLAKY,
@@ -480,10 +530,39 @@ class _Search:
                 words = ", ".join(answer.value for answer in answers)
                 raise _End("unsteady", f"{left[0][:12]} and its parent did not repeat: {words}")
             if answers[1] is not ProbeAnswer.GOOD:
-                self._skipped(side(parents[0]), answers[1])
+                self._skipped(before, answers[1])
             self.pair = self.pair[0], culprit
             merge = ", a merge whose parents pass" if len(parents) > 1 else ""
-            return f"JAX {left[0][:12]}{merge}", fields
+            return f"{what} {left[0][:12]}{merge}", fields, (parents[0], left[0])
+
+    def _of_xla(
+        self,
+        about: str,
+        fields: dict[str, Any],
+        moved: tuple[Source, Source],
+        at: Callable[[str, str], Side],
+        pair: Sequence[str],
+    ) -> tuple[str, dict[str, Any]]:
+        """Return the commit of XLA, where one of JAX that moved XLA fails for that alone.
+
+        `at` returns the set of a commit of JAX with one of XLA.
+        """
+        (old, new), kept = (xla.commit for xla in moved), self.pair
+        where = moved[1].repository or XLA
+        self.told.append(f"{about} moves XLA from {old[:12]} to {new[:12]}")
+        for commit in reversed(pair):
+            side = partial(at, commit)
+            without = self.judge(side(old))
+            with_it = self.judge(side(new)) if without is ProbeAnswer.GOOD else ProbeAnswer.OTHER
+            if with_it is ProbeAnswer.BAD:
+                found, own, _ = self._of_commits("XLA", old, new, {where: [old, new]}, side)
+                return f"{found}, which {about} brings", own
+            if without is ProbeAnswer.BAD or with_it is ProbeAnswer.GOOD:
+                self.pair = kept
+                return about, fields  # it fails, or passes, with either XLA
+        self.state, self.pair = "range", kept
+        link = _compare(where, old, new)
+        return f"{about}, or XLA {old[:12]} → {new[:12]} that it brings", fields | {"link": link}
 
     def _bisected(
         self, ask: Callable[..., str], low: str, high: str, side: Callable[[str], Side]
@@ -497,7 +576,7 @@ class _Search:
         ask("update-ref", "--no-deref", "HEAD", high)
         ask("bisect", "start", "--no-checkout", high, low)
         first, asked = list[str](), {low, high}
-        if suspect := self.asked.suspect:
+        if (suspect := self.asked.suspect) and not self.log:  # a second search is of XLA
             try:
                 line = ("rev-list", "-n2", "--first-parent", "--end-of-options", suspect)
                 first = ask(*line).split()
@@ -554,16 +633,18 @@ def _words(recipe: WheelRecipe, name: str) -> tuple[str, ...]:
     return without(recipe.argv[1:], *OWN, *(word for words in INPUTS.values() for word in words))
 
 
-def _change(old: WheelRecipe, new: WheelRecipe, name: str) -> str:
+def _change(old: NightSet, new: NightSet, name: str) -> str:
     """Return what differs in an input; "" for nothing."""
 
-    def of(recipe: WheelRecipe) -> str:
+    def of(one: NightSet) -> str:
+        recipe, own = one.recipe, _words(one.recipe, "XLA")
         return {
             "rocwheel": recipe.tool,
             "settings": " ".join(_words(recipe, "settings")),
             "image": recipe.image,
             "ROCm": f"{recipe.rocm_version or recipe.rocm} {recipe.rocm_sha256[:12]}".strip(),
             "JAX": recipe.jax_commit[:12],
+            "XLA": (one.xla.digest or one.xla.commit or own[0])[:12] if own else "",
         }[name]
 
     return f"{of(old) or 'none'} → {of(new) or 'none'}" if of(old) != of(new) else ""
@@ -575,36 +656,54 @@ def _version(rocm: str) -> str:
 
 
 def _mixed(
-    good: NightSet, bad: NightSet, moved: Sequence[str], jax: str = "", rocm: str = ""
+    good: NightSet,
+    bad: NightSet,
+    moved: Sequence[str],
+    jax: str = "",
+    *,
+    rocm: str = "",
+    xla: str = "",
 ) -> Side:
     """Return a set to build: of the good night, but for what moved to the bad night's.
 
-    And for a commit of JAX, or a build of ROCm, of neither.
+    And for a commit of JAX or of XLA, or a build of ROCm, of neither.
     """
-    of = {name: bad.recipe if name in moved else good.recipe for name in INPUTS}
-    words = {name: _words(recipe, name) for name, recipe in of.items()}
-    own = of["JAX"]
-    commit, where = own.jax_commit, own.jax_repository
+    of = {name: bad if name in moved else good for name in INPUTS}
+    words = {name: _words(one.recipe, name) for name, one in of.items()}
+    commit, where = of["JAX"].recipe.jax_commit, of["JAX"].recipe.jax_repository
+    own = of["XLA"].xla
+    named = ((f"JAX {jax[:12]}", jax), (f"XLA {xla[:12]}", xla), (f"ROCm {_version(rocm)}", rocm))
+    label = " with ".join(text for text, is_it in named if is_it)
     if jax:
         words["JAX"], commit, where = (CHECKOUT,), jax, bad.recipe.jax_repository
-    is_fetched = CHECKOUT in words["JAX"]
-    label = f"JAX {jax[:12]}" if jax else f"{good.night} with {', '.join(moved)} of {bad.night}"
     if rocm:
-        words["ROCm"], label = (f"--therock-path={rocm}",), f"ROCm {_version(rocm)}"
+        words["ROCm"] = (f"--therock-path={rocm}",)
+    if not xla and words["XLA"] and not own.dirty:
+        xla = own.commit  # the folder has another one by now
+    if xla:
+        words["XLA"] = (f"{OWN_XLA}={{xla}}",)
+    is_fetched, recipe = CHECKOUT in words["JAX"], of["ROCm"].recipe
     build = replace(
         bad.build,
         argv=("dist_wheels", *(word for each in words.values() for word in each)),
         repository=where if is_fetched else "",
         commit=commit if is_fetched else "",
+        xla=(bad.xla.repository or XLA, xla) if xla else (),
     )
-    suffix = f"+rocm{_version(rocm) or of['ROCm'].rocm_version}"
-    source = rocm or of["ROCm"].rocm
-    return Side(label=label, gate=bad.side.gate, build=build, rocm=source, suffix=suffix)
+    return Side(
+        label=label or f"{good.night} with {', '.join(moved)} of {bad.night}",
+        gate=bad.side.gate,
+        build=build,
+        rocm=rocm or recipe.rocm,
+        suffix=f"+rocm{_version(rocm) or recipe.rocm_version}",
+    )
 
 
 def _commits(*recipes: WheelRecipe) -> dict[str, list[str]]:
-    every = {(recipe.jax_repository, recipe.jax_commit) for recipe in recipes}
-    return {where: [c for there, c in every if there == where] for where, _ in every}
+    history: dict[str, list[str]] = {}
+    for recipe in recipes:
+        history.setdefault(recipe.jax_repository, []).append(recipe.jax_commit)
+    return history
 
 
 def _commit(ask: Callable[..., str], commit: str, repository: str) -> Commit:
@@ -630,16 +729,26 @@ def estimate(
 
     `rocms` is how many builds of ROCm there are from the first to the last.
     """
-    good, bad = nights[0].recipe, nights[-1].recipe
+    good, bad = nights[0], nights[-1]
     inputs = [name for name in INPUTS if _change(good, bad, name)]
-    commits = 0
-    if "JAX" in inputs and good.jax_repository and bad.jax_repository:
-        with git.history(_commits(good, bad), runner=runner) as ask:
-            commits = int(ask("rev-list", "--count", bad.jax_commit, f"^{good.jax_commit}"))
-    last = max(_steps(commits) + 1 if commits else 0, _steps(rocms - 1))
-    builds = _steps(len(inputs)) + last
-    gates = 2 * confirm + _steps(len(nights) - 1) + builds + 2 * (confirm if last else 0)
+    old, new, ranges = good.recipe, bad.recipe, {"JAX": 0, "XLA": 0}
+    if "JAX" in inputs and old.jax_repository and new.jax_repository:
+        history = _commits(old, new)
+        ranges["JAX"] = _counted(history, old.jax_commit, new.jax_commit, runner)
+    if len({good.xla.commit, bad.xla.commit, ""}) == 3:  # noqa: PLR2004 - two, and they differ
+        history = {bad.xla.repository or XLA: [good.xla.commit, bad.xla.commit]}
+        ranges["XLA"] = _counted(history, good.xla.commit, bad.xla.commit, runner)
+    last = max(sum(_steps(n) + 1 for n in ranges.values() if n), _steps(rocms - 1))
+    builds = _steps(len(inputs)) + last + (2 if all(ranges.values()) else 0)  # XLA old and new
+    ends = sum(2 * confirm for n in ranges.values() if n) or (2 * confirm if last else 0)
+    gates = 2 * confirm + _steps(len(nights) - 1) + builds + ends
+    commits = sum(ranges.values())
     return {"sets": len(nights), "commits": commits, "builds": builds, "gates": gates}
+
+
+def _counted(history: Mapping[str, Sequence[str]], low: str, high: str, runner: Runner) -> int:
+    with git.history(history, runner=runner) as ask:
+        return int(ask("rev-list", "--count", high, f"^{low}"))
 
 
 def _steps(number: int) -> int:

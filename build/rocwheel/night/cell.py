@@ -341,7 +341,8 @@ class _Attempt:
         kept = built / f"{self.night}-{cell.name}-{self.begun.plan[:8]}"  # until it is staged
         wheelhouse = kept if (kept / MANIFEST).exists() else folder / "wheelhouse"
         places = {"night": self.night, "scratch": folder, "wheelhouse": wheelhouse,
-                  "checkout": self._checkout()}  # fmt: skip
+                  "checkout": self._checkout(cell.repository, cell.commit),
+                  "xla": self._checkout(*cell.xla)}  # fmt: skip
         if wheelhouse == kept:
             worker.here.console.info(f"{cell.name}: built before, in {kept}: staged from there")
             ended, document = self.ended(State.PASS), dict[str, Any]()
@@ -362,12 +363,12 @@ class _Attempt:
             shutil.rmtree(kept, ignore_errors=True)
         return replace(ended, manifest=str(document["manifest"]))
 
-    def _checkout(self) -> Path | str:
-        cell, here = self.cell, self.worker.here
-        if not (cell.commit and cell.repository):
-            return "{checkout}"
-        wanted = subject.checkout(cell.repository, cell.commit, cache=here.cache)
-        git.checkout(replace(wanted, timeout=cell.limit), runner=here.runner)
+    def _checkout(self, repository: str = "", commit: str = "") -> Path | str:
+        here = self.worker.here
+        if not (commit and repository):
+            return ""
+        wanted = subject.checkout(repository, commit, cache=here.cache)
+        git.checkout(replace(wanted, timeout=self.cell.limit), runner=here.runner)
         return wanted.folder
 
     def _command(

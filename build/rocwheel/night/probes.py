@@ -44,8 +44,8 @@ class Side(Plain, frozen=True, kw_only=True):
     def identity(self) -> str:
         """What is built: the same digest is the same set."""
         build = self.build
-        about = [build.argv, build.repository, build.commit] if build else [self.manifest]
-        return files.sha256(canonical_json([__version__, *about]))
+        about = [build.argv, build.repository, build.commit, *build.xla] if build else []
+        return files.sha256(canonical_json([__version__, *(about or [self.manifest])]))
 
 
 class ProbeAnswer(enum.Enum):
@@ -76,6 +76,8 @@ class Probes(Plain, frozen=True, kw_only=True):
 
     nights: Nights
     test: str
+    metric: str = ""  # a number that the test reports, in place of pass and fail
+    threshold: str = ""  # beyond which it is bad: "250", or "<250" where less is
     by: str
     run: Callable[[str], None]
     now: Callable[[], datetime]
@@ -108,7 +110,7 @@ class Probes(Plain, frozen=True, kw_only=True):
         )
         tried = self._settled(name, gate)
         of_gate = tried.last.milliseconds if tried.last else 0
-        answer, why = _answer(tried)
+        answer, why = self._measured(tried) if self.metric else _answer(tried)
         gpus = of_gate * gate.needs.gpus
         took += of_gate
         return Run(answer=answer, why=why, probe=name, manifest=manifest, took=took, gpus=gpus)
@@ -133,6 +135,15 @@ class Probes(Plain, frozen=True, kw_only=True):
             kept="",
             why="bisect",
         )
+
+    def _measured(self, tried: CellStanding) -> tuple[ProbeAnswer, str]:
+        worst, limit = tried.last.worst if tried.last else None, float(self.threshold.lstrip("<"))
+        if not worst or self.metric not in worst.figures:
+            _, why = _answer(tried)
+            return ProbeAnswer.ABSENT, f"reports no {self.metric} {why}".strip()
+        number, is_less = worst.figures[self.metric], self.threshold.startswith("<")
+        is_bad = number < limit if is_less else number > limit
+        return ProbeAnswer.BAD if is_bad else ProbeAnswer.GOOD, f"{self.metric}: {number}"
 
     def _settled(self, name: str, cell: Cell) -> CellStanding:
         """Return where the one cell of a plan stands once it has ended."""

@@ -28,7 +28,7 @@ from rocwheel.bazel import check_rocm
 from rocwheel.image import registry
 from rocwheel.night.settings import Branch, NightSettings, SetSettings
 from rocwheel.night.truth import NightSummary
-from rocwheel.release.ledger.nights import Cell, WheelRecipe
+from rocwheel.release.ledger.nights import CHECKOUT, Cell, WheelRecipe
 from rocwheel.rocm import listing, therock
 from rocwheel.rocm.listing import ListedTarball
 from rocwheel.rocm.therock import ReleaseStream
@@ -317,7 +317,7 @@ class _Resolver:
     def _jax(self, item: SetSettings, pin: Pin | None) -> tuple[str, str, str, tuple[str, ...]]:
         if isinstance(item.jax, Branch):
             commit = self.commit_of(item.jax.repository, item.jax.name)
-            return item.jax.name, item.jax.repository, commit, ("--jax-source-dir={checkout}",)
+            return item.jax.name, item.jax.repository, commit, (CHECKOUT,)
         if pin:
             return pin.name, pin.repository, pin.commit, (f"--jax-version={pin.name}",)
         folder = self.here.cwd / item.source_dir

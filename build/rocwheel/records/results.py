@@ -211,7 +211,10 @@ class Results(Value, frozen=True, kw_only=True):
         if test is None:
             return None
         attempt = test.worst
-        about = {"message": attempt.message, "figures": attempt.figures} if attempt else {}
+        about: dict[str, Any] = {}
+        if attempt:
+            figures = {"milliseconds": attempt.duration_ms, **attempt.figures}
+            about = {"message": attempt.message, "figures": figures}
         about |= {"control": test.control} if test.control else {}
         return {"test": test.test, "outcome": test.outcome.value, **about}
 

@@ -37,6 +37,7 @@ HOSTS: Final = f"{OURS}/hosts"
 LATE: Final = timedelta(hours=1)  # how far a clock may be off the store's
 RENEWED: Final = 60.0  # seconds between two renewals of a lease
 LAPSED: Final = timedelta(seconds=3 * RENEWED)  # after which an attempt without an end is lost
+CHECKOUT: Final = "--jax-source-dir={checkout}"  # of a build of a commit of JAX
 AS_JSON: Final = Headers(content_type=JSON)
 AS_TEXT: Final = Headers(content_type=TEXT)
 
@@ -75,7 +76,7 @@ class Cell(Value, frozen=True, kw_only=True):
     """One command of a night. Words of it may hold `{<cell>}`: the manifest that cell left."""
 
     name: str
-    kind: str  # source, build, gate, merge, promote, image, page, prune
+    kind: str  # source, build, gate, merge, promote, image, rebuild, page, prune
     argv: tuple[str, ...]  # without the program
     after: tuple[str, ...] = ()  # cells that must have passed
     settled: tuple[str, ...] = ()  # cells that must have ended, whichever way
@@ -91,6 +92,7 @@ class Cell(Value, frozen=True, kw_only=True):
     stages: tuple[tuple[str, ...], ...] = ()  # commands that stage what it built
     repository: str = ""  # a checkout it needs, and
     commit: str = ""  # of which commit
+    xla: tuple[str, ...] = ()  # of another, an XLA: repository and commit
     why: str = ""
     kept: str = ""  # the state it has already; "" when it is to be run
     image: str = ""  # what it made already: NAME:TAG@sha256:…
