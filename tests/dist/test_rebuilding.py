@@ -128,7 +128,7 @@ class Case:
 
     def rebuild(self, folder: Path | None = None) -> dist.Rebuilt:
         return dist.rebuild(
-            self.manifest, folder or self.folder, None, None, place=self.place,
+            self.manifest, (folder or self.folder).joinpath, None, None, place=self.place,
         )  # fmt: skip
 
 
@@ -186,7 +186,7 @@ def command(case, tmp_path, monkeypatch, capsys):
     )
 
     def run(*words: str) -> tuple[int, dict]:
-        status = main(["rebuild", "wh", "--therock-path=/rocm", "--json", *words])
+        status = main(["rebuild", *(words or ["wh"]), "--therock-path=/rocm", "--json"])
         return status, json.loads(capsys.readouterr().out)
 
     return run
@@ -206,6 +206,30 @@ def test_the_status_says_whether_it_was_reproduced(case, command):
     assert (status, document["state"], document["statement"]) == (13, "different", "")
     assert len(document["wheels"]) == 1
     assert not (case.made / "reproduced.json").exists()
+
+
+def test_a_set_of_a_store_is_compared_with_its_wheels_there(case, command, tmp_path, console):
+    """What a second builder signs of it lies there at once; a difference names its place."""
+    from support.trust import Keyring, make_record
+    from support.wheelset import Shop
+
+    url = (tmp_path / "store").as_uri()
+    Shop(url, console).stage(case.folder)
+    for made in (case.folder, case.made):
+        (made / "build.json").write_bytes(make_record(case.after).to_bytes())
+    words = (case.manifest.sha256[:12], f"--store={url}", "--family=gfx94X-dcgpu")
+    keys = Keyring(tmp_path / "keys", ("builder",))
+    status, document = command(*words, f"--signer=file:{keys.folder}/builder.pem")
+    assert (status, document["state"]) == (0, "reproduced")
+    stored = Path(document["statement"].removeprefix("file://"))
+    assert (stored.parent.name, stored.read_bytes()) == (
+        "provenance", (case.made / "reproduced.json").read_bytes(),
+    )  # fmt: skip
+    shutil.rmtree(case.made)
+    case.after = make_set(case.made, pythons=("3.12",), stamp="other")
+    status, document = command(*words)
+    assert (status, document["state"]) == (13, "different")
+    assert "__init__.py: bytes: " in document["reason"]
 
 
 @pytest.mark.parametrize(

@@ -74,20 +74,33 @@ def test_the_commit_is_named_by_real_builds_also_after_kills(demo, tmp_path):
     tarball = next((shared.cache / "demo").glob("*/therock-dist-*.tar.gz"))
     (tmp_path / "families.yaml").write_text(FAMILIES)
     commits = history(tmp_path / "jax")
-    store = f"--store={(tmp_path / 'store').as_uri()}"
+    url = (tmp_path / "store").as_uri()
+    (tmp_path / "channels.yaml").write_text(
+        f"channels:\n  mine:\n    store: {url}\n    first_sets: free\n    rebuilds_a_week: 14\n"
+        '    prefixes: {"7": {staging: v2-staging, release: v2}}\n'
+    )
+    target = ("--channel=mine", f"--channels-file={tmp_path}/channels.yaml")
     for night, commit, code in (("one", commits[0], 0), ("two", commits[-1], 5)):
         text = SETTINGS.format(
             jax=tmp_path / "jax", commit=commit, python=PYTHON, tarball=tarball, night=night,
             underlined=PYTHON.replace(".", "_"), executable=interpreter(PYTHON),
         )  # fmt: skip
         (tmp_path / "nightly.yaml").write_text(text)
-        words = (f"--night={night}", f"--config={tmp_path}/nightly.yaml", store)
+        words = (f"--night={night}", f"--config={tmp_path}/nightly.yaml", *target)
         planned = world.run("nightly", "plan", f"--family-file={tmp_path}/families.yaml", *words)
         assert planned.returncode == 0, planned.stderr
-        assert world.run("nightly", "run", night, store).returncode == code
+        assert world.run("nightly", "run", night, *target).returncode == code
 
+    def rebuilt() -> tuple[str, ...]:
+        """What became of the released set, which the second night builds again."""
+        status = world.run("--json", "nightly", "status", "two", *target).document
+        (cell,) = (item for item in status["cells"] if item["cell"].startswith("rebuild."))
+        return cell["cell"], cell["state"], cell["reason"]
+
+    name, *ended = rebuilt()
+    assert ended == ["pass", ""]
     test = "--test=test_miniature.py::test_jaxlib_computes"
-    line = ("--json", "nightly", "bisect", test, "--good=one", "--bad=two", store)
+    line = ("--json", "nightly", "bisect", test, "--good=one", "--bad=two", *target)
     for seconds in (8, 25):
         started = world.start(*line)
         time.sleep(seconds)
@@ -98,7 +111,7 @@ def test_the_commit_is_named_by_real_builds_also_after_kills(demo, tmp_path):
     found = done.document
     assert [item["commit"] for item in found["commits"]] == [commits[8]], found
     assert found["commits"][0]["title"] == "Change 8"
-    nights = Nights(open_store(f"{store.removeprefix('--store=')}/bisect"))
+    nights = Nights(open_store(f"{url}/bisect"))
     assert sum(name.startswith("set-") for name in nights.names()) <= 4 + 4
     ends = [
         item.ended.milliseconds
@@ -113,3 +126,12 @@ def test_the_commit_is_named_by_real_builds_also_after_kills(demo, tmp_path):
         words = found[side].partition(" gate ")[2].split()
         gate = world.run("gate", *words, f"--output={tmp_path}/{side}")
         assert gate.returncode == code, gate.stderr
+
+    (checkout,) = shared.cache.glob(f"gate/jax/{commits[0]}")
+    with (checkout / "jaxlib" / "_jax.cc").open("a") as source:
+        source.write("int another;\n")
+    assert world.run("nightly", "retry", "two", name, "--reason=try", *target).returncode == 0
+    assert world.run("nightly", "run", "two", *target).returncode == 5
+    _, state, reason = rebuilt()
+    assert state == "fail"
+    assert "/_jax" in reason, "the first difference"

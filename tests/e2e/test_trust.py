@@ -152,7 +152,7 @@ def test_a_set_is_built_again_byte_by_byte(demo, tmp_path, runner) -> None:
 
     def again():
         planned = dist.plan_rebuild(manifest, request)
-        return dist.rebuild(manifest, house, planned, ours, place=prepared.place)
+        return dist.rebuild(manifest, house.joinpath, planned, ours, place=prepared.place)
 
     try:
         made = again()

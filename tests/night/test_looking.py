@@ -58,13 +58,15 @@ class Nightly:
             book, {FAMILY.name: FAMILY}, self.shop.channel, self.shop.store, now=now, before=before
         )
 
-    def look(self, last, *, now=TOMORROW, made_of=()) -> planning.StoreContents:
-        setting = planning.PlanInput(
+    def setting(self, now, made_of=()) -> planning.PlanInput:
+        return planning.PlanInput(
             night="two", settings=settings_file.load(ROOT / "ci" / "nightly.yaml"),
             families={FAMILY.name: FAMILY}, channel=self.shop.channel, target=(), ci=ROOT / "ci",
             by="me", now=now, images=made_of,
         )  # fmt: skip
-        return planning.look(setting, [RECIPE], self.shop.store, last)
+
+    def look(self, last, *, now=TOMORROW, made_of=()) -> planning.StoreContents:
+        return planning.look(self.setting(now, made_of), [RECIPE], self.shop.store, last)
 
 
 @pytest.fixture
@@ -97,6 +99,31 @@ def test_what_happened_since_is_on_the_page(night):
     assert last.families[0].green == night.manifest.sha256
     night.shop.change(Action.ROLLBACK, night.manifest)
     assert night.sum_up(last).families[0].green == ""
+
+
+def test_released_sets_are_built_again_in_turn_and_so_many_a_week(night, tmp_path):
+    night.release()
+    other = make_set(tmp_path / "other", suffix="+rocm7.10.0.b")
+    night.shop.stage(tmp_path / "other")
+    last = night.sum_up()
+    unreleased = replace(RECIPE, inputs="2" * 64, manifest=other.sha256)
+    last = replace(last, builds=(*last.builds, unreleased))
+    assert not night.look(last).again
+    night.shop.channel = replace(night.shop.channel, rebuilds_a_week=1)
+    assert night.look(last).again == ((FAMILY.name, last.builds[0]),), "the other is not released"
+    pass_gate(night.shop.staging, other)
+    night.shop.promote(other)
+    built = []
+    for day in range(22):
+        now = NOW + timedelta(days=day)
+        seen = night.look(last, now=now)
+        plan = planning.plan(night.setting(now), [], [], seen)
+        Nights(night.shop.store).add(replace(plan, night=f"day-{day}"))
+        cells = [cell for cell in plan.cells if cell.kind == "rebuild"]
+        built += [(day, cell.argv[2]) for cell in cells]
+        assert all(cell in plan.cells[-1].settled for cell in (c.name for c in cells)), "the page"
+    first, second = sorted((night.manifest.sha256, other.sha256))
+    assert built == [(0, first), (7, second), (14, first), (21, second)]
 
 
 def test_a_set_was_built_where_each_of_its_families_has_it_staged(night):

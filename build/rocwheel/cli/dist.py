@@ -8,12 +8,14 @@ import sys
 from dataclasses import replace
 from itertools import chain
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING
 
 import click
 
 from rocwheel.base.download import shown_setting
 from rocwheel.base.errors import DIFFERENT, RocmError
+from rocwheel.cli import known
 from rocwheel.cli.app import App
 from rocwheel.cli.build_options import (
     ALLOW_DIRTY,
@@ -28,7 +30,7 @@ from rocwheel.cli.build_options import (
     build_of,
 )
 from rocwheel.cli.options import PATH, command, dry_run, group, option
-from rocwheel.cli.target import key_of, signer_option
+from rocwheel.cli.target import Target, TargetOptions, key_of, signer_option, target_options
 from rocwheel.records.build_options import BuildOptions
 
 if TYPE_CHECKING:  # rooms are imported where they are used: --help is three times as quick
@@ -210,37 +212,64 @@ REBUILT = option(
 
 
 @command("rebuild")
-@click.argument("manifest", type=PATH)
+@click.argument("wanted", metavar="MANIFEST", type=known.MANIFEST)
+@target_options
 @build_of(THEROCK, FOLDERS, PROGRAMS, CACHE, (REBUILT, ALLOW_DIRTY), REMOTE, CONTAINER)
 @signer_option
 @dry_run
 @click.pass_obj
-def rebuild(app: App, manifest: Path, build: BuildOptions, signer: str, dry_run: bool) -> int:
+def rebuild(
+    app: App,
+    wanted: str,
+    *,
+    target: TargetOptions,
+    build: BuildOptions,
+    signer: str,
+    dry_run: bool,
+) -> int:
     """Build a wheel set again from its manifest, and compare it byte by byte.
 
-    MANIFEST is a manifest.json or its wheelhouse. If every wheel is the same, the new wheelhouse
-    has a statement of that, which --signer signs and `stage` uploads. Else the differences are
-    printed, and the exit status is 13.
+    MANIFEST is a manifest.json, its wheelhouse, or the SHA-256 of a family's set in a store. If
+    every wheel is the same, the new wheelhouse has a statement of that. --signer signs it; then
+    `stage` uploads it, or this command to the set's store. Else the differences are printed, and
+    the exit status is 13.
     """
     from rocwheel import dist
     from rocwheel.records.manifest import Manifest
+    from rocwheel.records.places import Place
     from rocwheel.release import proof
+    from rocwheel.release.ledger import log, manifests
     from rocwheel.tools import housekeeping
 
-    before = Manifest.load(manifest)
+    path, stores = app.cwd / wanted, tuple[Place, ...]()
+    if target.channel or target.store:
+        there = Target(app, target)
+        before = there.manifest(app, wanted)
+        pair = there.channel.pair(there.store, before, there.family.name)
+        states = [(place, log.read(place)) for place in pair]
+        stores = tuple(state.at(place, before.sha256) for place, state in states)
+        listing = [stores[n] for n, (_, state) in enumerate(states) if state.lists(before.sha256)]
+    else:
+        before, listing = Manifest.load(path), []
     planned = dist.plan_rebuild(before, request_from(app, build, therock=build.therock))
     if dry_run:
         app.emit_plan(dist.dry_run(planned, app.here))
         return 0
-    key, statement = key_of(app, signer), None
-    with housekeeping.using(planned.request.cache):
-        made = dist.rebuild(before, manifest, planned, app.here)
-    if not made.wheels:
-        folder = made.result.wheelhouse
-        statement = (
-            proof.state_build(folder, key, again=before)
-            if key
-            else proof.leave_build(folder, before)
-        )
+    key, statement = key_of(app, signer), ""
+    with housekeeping.using(planned.request.cache), TemporaryDirectory() as folder:
+
+        def where(name: str) -> Path:
+            sums = {w.filename: w.sha256 for w in before.built if w.filename == name}
+            for place in listing[-1:]:
+                manifests.bring(place, sums, Path(folder))
+            return (Path(folder) if stores else path if path.is_dir() else path.parent) / name
+
+        made = dist.rebuild(before, where, planned, app.here)
+    if not made.wheels and key:
+        file = proof.state_build(made.result.wheelhouse, key, again=before)
+        keys = proof.add(stores[0], before.sha256, file.read_bytes()) if stores else ()
+        statement = stores[0].store.locate(keys[0]) if keys else str(file)
+    elif not made.wheels:
+        statement = str(proof.leave_build(made.result.wheelhouse, before))
     app.emit(made.to_json(statement), "\n".join(made.lines()))
     return DIFFERENT if made.wheels else 0

@@ -6,7 +6,7 @@ A set is built again from its manifest, and compared byte by byte.
 import itertools
 import re
 import shutil
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Any, Final
 
@@ -346,15 +346,17 @@ class Rebuilt(Plain, frozen=True, kw_only=True):
             yield from (f"{name}: {line}" for line in differences)
         yield f"{self.before.sha256} {self.state}"
 
-    def to_json(self, statement: Path | None) -> dict[str, Any]:
-        """Return the comparison for a program."""
+    def to_json(self, statement: str) -> dict[str, Any]:
+        """Return the comparison for a program; its reason is the first difference."""
+        first = next((f"{name}: {lines[0]}" for name, lines in self.wheels.items()), "")
         return {
             "state": self.state,
+            "reason": first,
             "manifest": self.before.sha256,
             "rebuilt": self.result.manifest.sha256,
             "wheels": self.wheels,
             "circumstances": self.circumstances,
-            "statement": str(statement or ""),
+            "statement": statement,
         }
 
 
@@ -412,14 +414,15 @@ def _unnamed(what: str, identity: str, option: str) -> ConfigError:
 
 def rebuild(
     manifest: Manifest,
-    path: Path,
+    where: Callable[[str], Path],
     planned: Plan,
     here: Here,
     *,
     place: BuildEnvironment | None = None,
 ) -> Rebuilt:
-    """Build a set again and compare it with its wheels at `path`, or with their digests alone.
+    """Build a set again and compare it with its wheels; with their digests alone if it has none.
 
+    `where` returns the path of one that differs.
     Raises ConfigError for another builder image, and what `dist.build` raises.
     """
     place = place or executor.choose(planned.request, here)
@@ -431,9 +434,10 @@ def rebuild(
     old, new = ({w.filename: w.sha256 for w in m.built} for m in (manifest, result.manifest))
     wheels: dict[str, tuple[str, ...]] = {}
     for name in sorted(name for name in old.keys() | new.keys() if old.get(name) != new.get(name)):
-        paths = (path if path.is_dir() else path.parent) / name, result.wheelhouse / name
-        differences = map(str, diff(*paths)) if all(path.is_file() for path in paths) else ()
-        wheels[name] = tuple(differences) or (f"{old.get(name)} -> {new.get(name)}",)
+        paths = where(name), result.wheelhouse / name
+        differences = diff(*paths) if all(path.is_file() for path in paths) else ()
+        members_first = sorted(differences, key=lambda item: not item.member)
+        wheels[name] = (*map(str, members_first),) or (f"{old.get(name)} -> {new.get(name)}",)
     was, now = (dict(_facts(to_builtins(item))) for item in (manifest, result.manifest))
     differ = (name for name in sorted(was.keys() | now.keys()) if was.get(name) != now.get(name))
     circumstances = tuple(f"{name}: {was.get(name)} -> {now.get(name)}" for name in differ)

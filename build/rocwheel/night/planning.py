@@ -9,19 +9,20 @@ import json
 import math
 import re
 from collections.abc import Iterator, Mapping, Sequence
-from datetime import datetime
+from contextlib import suppress
+from datetime import datetime, timedelta
 from pathlib import Path
 from typing import Any, Final
 
 import amdgpu_family_matrix as matrix
 from amdgpu_family_matrix import Family, RunnerPool
 from rocwheel import __version__
-from rocwheel.base.choices import CELL_KINDS
+from rocwheel.base.choices import ALL, CELL_KINDS
 from rocwheel.base.errors import ConfigError
 from rocwheel.base.parallel import each
 from rocwheel.base.store import Store
 from rocwheel.base.values import Plain, replace
-from rocwheel.base.versions import suggest, timestamp
+from rocwheel.base.versions import moment, suggest, timestamp
 from rocwheel.gate import subject
 from rocwheel.gate.suite import history, suites
 from rocwheel.image.recipe import ImagedSet
@@ -32,9 +33,14 @@ from rocwheel.night.truth import NightSummary
 from rocwheel.records.verdict import SILENT, State
 from rocwheel.release import status
 from rocwheel.release.index.channels import Channel
-from rocwheel.release.ledger.nights import Cell, Needs, NightPlan, WheelRecipe
+from rocwheel.release.ledger import log
+from rocwheel.release.ledger.nights import CHECKOUT, Cell, Needs, NightPlan, Nights, WheelRecipe
+from rocwheel.release.ledger.state import Standing
 
 HALF_HOUR: Final = 1800
+WEEK: Final = timedelta(days=7)
+# of a build's options, those that its manifest does not say
+AGAIN: Final = ("--executor", "--builder-image", "--jax-source-dir", "--xla-source-dir")
 HOSTED: Final = "ubuntu-24.04"  # the label of GitHub's own machines, for what any machine can do
 HOSTED_CPUS: Final = 4
 RELEASED: Final = "released"
@@ -57,6 +63,7 @@ class StoreContents(Plain, frozen=True, kw_only=True):
     sets: Mapping[tuple[str, str], SetSeen] = {}  # (family, manifest)
     tests: Mapping[tuple[str, str], int] = {}  # (family, suite) -> ms
     seconds: Mapping[str, int] = {}  # of cells in the last night
+    again: Sequence[tuple[str, WheelRecipe]] = ()  # sets to build again, and a family of each
 
 
 class PlanInput(Plain, frozen=True, kw_only=True):
@@ -96,7 +103,37 @@ def look(
         sets=sets,
         tests=_durations(setting, recipes, built, sets, store),
         seconds={cell.name: max(1, cell.milliseconds // 1000) for cell in passed},
+        again=tuple(_again(setting, store, last))
+        if last and setting.channel.rebuilds_a_week
+        else (),
     )
+
+
+def _again(
+    setting: PlanInput, store: Store, last: NightSummary
+) -> Iterator[tuple[str, WheelRecipe]]:
+    """Yield released sets that this night builds again: in turn, so many in any seven days."""
+    if not (most := setting.channel.rebuilds_a_week):
+        return
+    nights = Nights(store)
+    done: list[tuple[datetime, str]] = []
+    for name in nights.names()[-setting.settings.keep_nights :]:
+        with suppress(ConfigError):  # a plan of an older rocwheel
+            plan, _ = nights.plan(name)
+            done += ((moment(plan.made), c.inputs) for c in plan.cells if c.kind == "rebuild")
+    released = {
+        known.id: name
+        for _, release in setting.channel.pairs(store, ALL)
+        for known in log.read(release).sets.values()
+        for name in setting.families
+        if (own := known.of(name)) and own.standing is Standing.LISTED
+    }
+    made = {item.manifest: item for item in last.builds}
+    week = [manifest for time, manifest in done if setting.now - time < WEEK]
+    before = done[-1][1] if done else ""
+    turn = sorted(released.keys() & made.keys() - {*week}, key=lambda name: (name <= before, name))
+    for manifest in turn[: max(0, min(most - len(week), math.ceil(most / WEEK.days)))]:
+        yield released[manifest], made[manifest]
 
 
 def _sets(
@@ -181,6 +218,7 @@ def plan(
         made.missing(cell)
     for recipe in recipes:
         made.recipe(recipe)
+    made.again()
     made.end()
     return NightPlan(
         night=setting.night,
@@ -235,7 +273,6 @@ class _Made:
 
     def recipe(self, recipe: WheelRecipe) -> None:
         """Add the build of a recipe, and the cells of each family that follow."""
-        cost, is_branch = self._setting.settings.build, "--jax-source-dir={checkout}" in recipe.argv
         manifest = self._seen.manifests.get(recipe.inputs, "")
         name = f"build.{recipe.name}"
         rest = (*self._setting.own, *self._setting.target)
@@ -250,17 +287,13 @@ class _Made:
         ]
         is_one = self._setting.channel.one_build and len(sets) > 1  # one set, which names them
         names = ("all",) if is_one else recipe.families
-        build = self._add(
+        build = self._build(
             name,
             recipe.argv,
+            recipe,
             stages=tuple(("stage", "{wheelhouse}", f"--family={one}", *rest) for one in names),
-            needs=self._needs(cost, "", [RunnerPool(cost.label)] if cost.label else [], 0),
-            seconds=cost.hours * 3600,
-            limit=cost.hours * 3600,
             inputs=recipe.inputs,
             wheels=recipe.name,
-            repository=recipe.jax_repository if is_branch else "",
-            commit=recipe.jax_commit if is_branch else "",
             why=f"staged before as {manifest[:12]}"
             if manifest
             else "these inputs were never built",
@@ -412,6 +445,34 @@ class _Made:
         runner = self._setting.pools.of(chosen)
         gres = runner.gres if gpus else ""
         return replace(needs, label=runner.label, partition=runner.partition, gres=gres)
+
+    def again(self) -> None:
+        """Add the cells that build released sets again."""
+        place, most = (*self._setting.own, *self._setting.target), self._setting.channel
+        for family, recipe in self._seen.again:
+            named = {*AGAIN, *(["--therock-path"] if subject.rocm_option(recipe.rocm) else ())}
+            own = (word for word in recipe.argv if word.partition("=")[0] in named)
+            words = ("wheel", "rebuild", recipe.manifest, f"--family={family}", *place, *own)
+            self._build(
+                f"rebuild.{recipe.manifest[:12]}",
+                (*words, "--wheelhouse={wheelhouse}"),
+                recipe,
+                inputs=recipe.manifest,
+                why=f"{most.rebuilds_a_week} released sets a week are built again",
+            )
+
+    def _build(self, name: str, argv: tuple[str, ...], recipe: WheelRecipe, **fields: Any) -> Cell:
+        cost, is_branch = self._setting.settings.build, CHECKOUT in recipe.argv
+        return self._add(
+            name,
+            argv,
+            needs=self._needs(cost, "", [RunnerPool(cost.label)] if cost.label else [], 0),
+            seconds=cost.hours * 3600,
+            limit=cost.hours * 3600,
+            repository=recipe.jax_repository if is_branch else "",
+            commit=recipe.jax_commit if is_branch else "",
+            **fields,
+        )
 
     def end(self) -> None:
         """Add the last cells: pruning, then the page, which shows how that ended."""

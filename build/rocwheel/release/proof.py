@@ -58,6 +58,7 @@ class Evidence(Plain, frozen=True, kw_only=True):
     approvals: Mapping[Approval, bytes] = {}  # signed by approvers
     doubts: Sequence[str] = ()  # why other approvals do not count
     parents: tuple[str, ...] = ()  # sets that this one was derived from, whose statements count
+    reproduced: bool = False  # by another builder's key than one that signed the build
 
 
 def state_build(wheelhouse: Path, signer: Signer, *, again: Manifest | None = None) -> Path:
@@ -161,6 +162,11 @@ def gather(
         void=frozenset(link.stated.key for link in keyed if link.is_void),
         approvals={link.word: link.stated.data for link in good[KeyRole.APPROVER] if link.word},
         doubts=notes[KeyRole.APPROVER],
+        reproduced=any(
+            "reproduced" in again.own and not {*again.signers} & {*first.signers}
+            for again in good[KeyRole.BUILDER]
+            for first in good[KeyRole.BUILDER]
+        ),
     )
 
 
@@ -314,7 +320,12 @@ def judge(
         if cell in decision.waiting and evidence.doubts:
             why = f"{why}; {'; '.join(evidence.doubts)}"
         cells.append(replace(cell, why=why, notes=(*cell.notes, *said)))
-    return replace(decision, cells=tuple(cells)), evidence
+    decision, built = replace(decision, cells=tuple(cells)), theirs if parent else evidence
+    if case.trust.rule(case.channel).reproduced and not (decision.blocking or built.reproduced):
+        of = (manifest.parent.manifest if parent and manifest.parent else manifest.sha256)[:12]
+        what = f"{staging.location}: no second builder's key says that it built {of} again"
+        raise TrustError(what, hint=f"with another builder's key: `wheel rebuild {of} --signer …`")
+    return decision, evidence
 
 
 def _of_parent(

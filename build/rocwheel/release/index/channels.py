@@ -54,6 +54,7 @@ StoreUrl: TypeAlias = Annotated[
     str, matching(r"\A(s3|file)://.", "a URL of this kind", "write s3://bucket or file:///folder")
 ]
 FromOne: TypeAlias = Annotated[int, msgspec.Meta(ge=1)]
+FromNone: TypeAlias = Annotated[int, msgspec.Meta(ge=0)]
 
 
 class Prefixes(Value, frozen=True, kw_only=True):
@@ -77,6 +78,7 @@ class Channel:
     prefixes: Mapping[int, Prefixes]
     one_build: bool = False  # its nights build one set for all families, where they may
     bisect_gpu_hours: int = 0  # that a night may spend on bisects of its new failures
+    rebuilds_a_week: int = 0  # of released sets, as cells of its nights
     must: tuple[str, ...] = ()  # families that list a set before `all` does; none: all of the set's
     options: Options = field(default_factory=Options)
     public_url: str = ""
@@ -226,7 +228,8 @@ class _Entry(Value, frozen=True, kw_only=True):
     store: StoreUrl
     prefixes: Mapping[FromOne, Prefixes]
     one_build: bool = False
-    bisect_gpu_hours: Annotated[int, msgspec.Meta(ge=0)] = 0
+    bisect_gpu_hours: FromNone = 0
+    rebuilds_a_week: FromNone = 0
     must: tuple[str, ...] = ()
     region: str = ""
     endpoint: Url = ""
@@ -259,7 +262,8 @@ class _Entry(Value, frozen=True, kw_only=True):
                 used.add(prefix)
 
     def channel(self, name: str) -> Channel:
-        same = ("prefixes", "one_build", "bisect_gpu_hours", "retention", "first_sets", "derived")
+        same = ("prefixes", "one_build", "retention", "first_sets", "derived")
+        same = (*same, "bisect_gpu_hours", "rebuilds_a_week")
         return Channel(
             **{field: getattr(self, field) for field in same},
             name=name,

@@ -145,13 +145,16 @@ Days = Annotated[int, msgspec.Meta(ge=1, le=366)]
 class ChannelRule(Value, frozen=True, kw_only=True):
     required: tuple[KeyRole, ...] = ()
     locked: bool = False  # takes only sets whose sources are a verified pin's
+    reproduced: bool = False  # takes only sets that a second builder's key says it built again
     fresh_days: Days = 7  # for how long a head statement of a release is believed
 
     def __post_init__(self) -> None:
         """Refuse a role that is given twice, and a lock that any builder opens."""
         yaml_file.each_once((role.value for role in self.required), "required")
-        if self.locked and KeyRole.BUILDER not in self.required:
-            raise FieldError("only a builder says what was built", "locked", hint="require builder")
+        for name in ("locked", "reproduced"):
+            if getattr(self, name) and KeyRole.BUILDER not in self.required:
+                what = "only a builder says what was built"
+                raise FieldError(what, name, hint="require builder")
 
 
 class _File(Value, frozen=True, kw_only=True):
@@ -178,9 +181,12 @@ class Trust(Plain, frozen=True, kw_only=True):
     def with_rule_of(self, channel: str, asked: str) -> Trust:
         """Return the same file with this channel's rule added to the one asked for."""
         rules = (self.rule(asked), self.rule(channel))
-        roles, locked = {role for r in rules for role in r.required}, any(r.locked for r in rules)
-        days = min(r.fresh_days for r in rules)
-        rule = ChannelRule(required=tuple(roles), locked=locked, fresh_days=days)
+        rule = ChannelRule(
+            required=tuple({role for r in rules for role in r.required}),
+            locked=any(r.locked for r in rules),
+            reproduced=any(r.reproduced for r in rules),
+            fresh_days=min(r.fresh_days for r in rules),
+        )
         return replace(self, rules={**self.rules, asked: rule})
 
     def name(self, keyid: str) -> str:
@@ -252,15 +258,21 @@ def load(
         if channels is not None and channel not in channels:
             hint = suggest(channel, frozenset(channels))
             raise document.error("no such channel", "channels", channel, hint=hint)
+        roles = [
+            key.role
+            for key in content.keys.values()
+            if key.revoked is NEVER and (not key.channels or channel in key.channels)
+        ]
         for number, role in enumerate(rule.required):
-            keys = (k for k in content.keys.values() if k.role is role and k.revoked is NEVER)
-            if not any(not key.channels or channel in key.channels for key in keys):
+            if roles.count(role) <= (rule.reproduced and role is KeyRole.BUILDER):
                 at = ("channels", channel, "required", number)
                 hint = f"add a key with `role: {role.value}`, made by `trust keygen`"
-                raise document.error(f"no key has the role {role.value}", *at, hint=hint)
+                what = f"{'only one' if role in roles else 'no'} key has the role {role.value}"
+                raise document.error(what, *at, hint=hint)
     for channel in shipped.rules.keys() & set(channels or ()):
         mine, rule = content.channels.get(channel, ChannelRule()), shipped.rules[channel]
-        if set(rule.required) - set(mine.required) or rule.locked > mine.locked:
+        is_less = rule.locked > mine.locked or rule.reproduced > mine.reproduced
+        if set(rule.required) - set(mine.required) or is_less:
             what = f"requires less of {channel} than the file that rocwheel came with"
             raise document.error(what, hint=f"a team's own file may only add: see {least}")
     locked = any(rule.locked for rule in content.channels.values())

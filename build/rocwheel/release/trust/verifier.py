@@ -75,6 +75,10 @@ class ChainLink(Plain, frozen=True, kw_only=True):
         return self.signed.statement.own if self.signed else {}
 
     @property
+    def signers(self) -> Collection[str]:
+        return self.signed.signatures if self.signed else ()
+
+    @property
     def passes(self) -> tuple[str, str] | None:
         """The CPython and suite that it proves a whole pass of."""
         if not (self.is_good and self.signed and self.role == KeyRole.RUNNER.value):
