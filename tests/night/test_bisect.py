@@ -10,20 +10,32 @@ import shlex
 import signal
 import subprocess
 from contextlib import suppress
+from datetime import datetime, timezone
 from typing import NamedTuple
 
 import pytest
 from support.night import PROGRAM, SETTINGS, World
 
+from rocwheel.base.errors import SourceError
 from rocwheel.base.git import Source
 from rocwheel.base.process import HostRunner
 from rocwheel.base.store.opening import open_store
 from rocwheel.base.values import replace
+from rocwheel.base.versions import timestamp
 from rocwheel.night import bisect
 from rocwheel.night.bisect import BisectRequest, NightSet
-from rocwheel.night.probes import ProbeAnswer, Run, Side
+from rocwheel.night.probes import ProbeAnswer, Probes, Run, Side
+from rocwheel.records.results import Outcome
 from rocwheel.records.verdict import State
-from rocwheel.release.ledger.nights import CHECKOUT, Cell, Nights, WheelRecipe
+from rocwheel.release.ledger.nights import (
+    CHECKOUT,
+    Begun,
+    Cell,
+    Ended,
+    Nights,
+    WheelRecipe,
+    WorstTest,
+)
 
 pytestmark = pytest.mark.xdist_group("bisect")
 KILLS = int(os.environ.get("NIGHT_KILLS", "2"))  # 10 in the whole campaign
@@ -334,6 +346,63 @@ def test_ends_that_are_not_as_said_end_it_at_once(history, bad, why):
     assert why in found.about
     assert not found.commits
     assert found.issue.startswith(f"# t.py::test_a: {found.about}")
+
+
+def test_a_test_that_the_good_end_lacks_is_told(history):
+    ends = [night(history, "a", history.commits[0]), night(history, "b", history.commits[-1])]
+
+    class Lacking(Played):
+        def __call__(self, side, number):
+            run = super().__call__(side, number)
+            return run if run.answer is ProbeAnswer.BAD else Run(answer=ProbeAnswer.ABSENT)
+
+    found = find(ends, Lacking(ends, lambda at: at.commit == history.commits[-1]))
+    assert (found.state, found.commits) == ("not reproduced", ())
+    assert "night a: no such test; the test came later: name a later good night" in found.about
+
+
+def test_in_a_history_that_was_rewritten_the_new_commits_are_searched(tmp_path):
+    """Of the old one the commits that both have pass; one that nobody has any more is an error."""
+    made = History(tmp_path / "jax.git")
+    who = ("-c", "user.name=Ann", "-c", "user.email=a@b")
+    old = made.git(
+        *who, "commit-tree", f"{made.commits[0]}^{{tree}}", "-p", made.commits[9], "-m", "old"
+    )
+    ends = [night(made, "a", old), night(made, "b", made.commits[-1])]
+    culprit = made.commits[17]
+    found = find(ends, Played(ends, lambda at: made.has(culprit, at.commit)))
+    assert (found.state, found.commits[0].commit) == ("found", culprit), found
+    found = find(ends, Played(ends, lambda at: at.commit != old))
+    assert "where the histories of" in found.about
+    assert (found.state, found.commits) == ("not reproduced", ())
+    gone = [night(made, "a", "1" * 40), ends[1]]
+    with pytest.raises(SourceError, match=r"jax.git: .*1111111"):
+        find(gone, Played(gone, lambda at: made.has(culprit, at.commit)))
+
+
+def test_a_probe_whose_engine_is_killed_while_another_waits_is_run_by_that_one(tmp_path):
+    """Its cell ends as not run only then, and that was the last attempt of the plan."""
+    nights = Nights(open_store((tmp_path / "store").as_uri()))
+    time = timestamp(datetime.now(tz=timezone.utc))
+    left = [State.NOT_RUN, State.NOT_RUN, State.PASS]
+
+    def run(name: str) -> None:
+        book = nights.book(name)
+        (cell,) = book.plan.cells
+        for _ in left[:2]:
+            own = {"cell": cell.name, "plan": book.sha256, "host": "h", "engine": "local"}
+            known = len(nights.book(name).attempts.get(cell.name, ()))
+            number = nights.begin(name, Begun(token=str(known), time=time, **own), known=known)
+            worst = WorstTest(test="t", outcome=Outcome.PASSED)
+            ended = Ended(
+                state=left.pop(0), began=time, time=time, milliseconds=1, worst=worst, **own
+            )
+            nights.end(name, number, ended)
+
+    ask = Probes(nights=nights, test="t", by="me", run=run, now=lambda: datetime.now(timezone.utc))
+    side = Side(label="s", gate=Cell(name="g", kind="gate", argv=("gate",)), manifest="m", rocm="")
+    assert ask(side, 1).answer is ProbeAnswer.GOOD
+    assert not left
 
 
 # --- through the command line, on the engine of this machine: wheels and gates are played ----------

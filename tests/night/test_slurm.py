@@ -9,10 +9,13 @@ import signal
 import subprocess
 import time
 from contextlib import suppress
+from copy import copy
 from datetime import datetime, timedelta, timezone
 from pathlib import Path
 
 import pytest
+from night.test_bisect import probes, two_nights
+from night.test_bisect import words as bisect_words
 from night.test_local import BAD, planned, told
 from support import slurm
 from support.faultserver import FaultServer
@@ -99,6 +102,32 @@ def test_a_cancelled_job_is_not_run_and_a_killed_one_infra(world, cluster):
     unit = book(world).attempts["gate.jax.gfx90a.3.12.unit"][0].ended
     assert unit.state is State.INFRA
     assert "SIGKILL" in unit.reason
+
+
+@all_faults
+def test_a_bisect_runs_its_probes_as_jobs_and_shares_them_with_another_machine(world, cluster):
+    two_nights(world)
+    asked = ("nightly", "bisect", *bisect_words("test_a"), *world.target)
+    nights = Nights(open_store(f"{world.store}/bisect"))
+    engines = lambda: {  # noqa: E731
+        item.begun.engine
+        for name in nights.names()
+        for tries in nights.book(name).attempts.values()
+        for item in tries
+    }
+    started = [world.start(*asked, "--engine=slurm")]
+    while "slurm" not in engines():
+        assert started[0].poll() is None, started[0].communicate()
+        time.sleep(0.3)
+    other = copy(world)
+    other.env = {**world.env, "XDG_CACHE_HOME": str(world.folder / "elsewhere")}
+    started.append(other.start(*asked))
+    for process in started:
+        out, err = process.communicate(timeout=600)
+        assert process.returncode == 0, err
+        assert "found: ROCm (7.1.5 → 7.2.0)" in out
+    assert {len(states) for states in probes(world).values()} == {1}, "none ran twice"
+    assert engines() == {"local", "slurm"}
 
 
 @all_faults

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 import re
 import shlex
+from collections.abc import Sequence
 from functools import partial
 
 import click
@@ -17,13 +18,22 @@ from rocwheel.base.errors import CommandError, ConfigError, FetchError, Interrup
 from rocwheel.base.git import Source
 from rocwheel.base.process import base_env
 from rocwheel.base.store import Headers
+from rocwheel.base.values import replace
 from rocwheel.cli import command_line, known
 from rocwheel.cli.app import App
-from rocwheel.cli.nightly_options import LATEST, NightTarget, nightly, run_here, worker
-from rocwheel.cli.options import dry_run, option
+from rocwheel.cli.nightly_options import (
+    LATEST,
+    NightTarget,
+    check_held,
+    nightly,
+    run_here,
+    worker,
+)
+from rocwheel.cli.options import dry_run, option, option_set
 from rocwheel.cli.target import PersonOptions, StoreOptions, person_options, store_options
 from rocwheel.night import bisect as search
-from rocwheel.night import probes, standing
+from rocwheel.night import probes, slurm, standing
+from rocwheel.night.bisect import BisectRequest, NightSet
 from rocwheel.night.probes import Probes, Side
 from rocwheel.release.index import channels
 from rocwheel.release.index.channels import Channel
@@ -31,39 +41,49 @@ from rocwheel.release.ledger import log, manifests
 from rocwheel.release.ledger.nights import AS_JSON, PROBE, Nights
 
 AS_TEXT = Headers(content_type="text/markdown; charset=utf-8")
-SOON = 15.0  # seconds until a probe that another machine runs is looked for again
+SOON = 15.0  # seconds until a probe that runs elsewhere is looked for again
+ENGINES = ("local", "slurm")
+NUMBER = re.compile(r"(<?\d+(\.\d+)?)?")
 needed = partial(option, required=True)
 gated = partial(option, metavar="NAME", default="")
 
 
+asked_options = option_set(
+    "asked",
+    BisectRequest,
+    needed("--test", metavar="ID", help="The test that fails: a pytest node id of the suite."),
+    needed("--bad", metavar="NIGHT", type=known.OneOf(known.nights), help="A night it failed in."),
+    option(
+        "--good",
+        metavar="NIGHT",
+        type=known.OneOf(known.nights),
+        default="",
+        help="An earlier one it passed in; default: one that is found by going back.",
+    ),
+    gated("--family", type=known.OneOf(known.families), help="Default: that of the failed gate."),
+    gated("--suite", type=known.OneOf(known.suites), help="Default: that gate's."),
+    gated("--python", type=known.OneOf(known.pythons), help="Default: that gate's."),
+    option("--set", "wheels", metavar="NAME", help="Of ci/nightly.yaml; default: that gate's."),
+    option(
+        "--confirm",
+        type=click.IntRange(min=1),
+        default=3,
+        help="How often both ends and the final pair are tried.",
+    ),
+    option("--suspect", metavar="COMMIT", help="A commit that is tried first, and its parent."),
+    option("--metric", metavar="NAME", help="A number the test reports, or its milliseconds."),
+    option(
+        "--threshold",
+        metavar="[<]X",
+        help="In place of pass and fail: more than X of --metric is bad, or less with `<X`.",
+    ),
+    option("--find-fix", "fix", is_flag=True, help="Find what repaired it after the bad night."),
+)
+
+
 @nightly.command("bisect")
-@needed("--test", metavar="ID", help="The test that fails: a pytest node id of the suite.")
-@needed("--bad", metavar="NIGHT", type=known.OneOf(known.nights), help="A night it failed in.")
-@option(
-    "--good",
-    metavar="NIGHT",
-    type=known.OneOf(known.nights),
-    default="",
-    help="An earlier one it passed in; default: one that is found by going back.",
-)
-@gated("--family", type=known.OneOf(known.families), help="Default: that of the gate that failed.")
-@gated("--suite", type=known.OneOf(known.suites), help="Default: that gate's.")
-@gated("--python", type=known.OneOf(known.pythons), help="Default: that gate's.")
-@option("--set", "wheels", metavar="NAME", help="A set of ci/nightly.yaml; default: that gate's.")
-@option(
-    "--confirm",
-    type=click.IntRange(min=1),
-    default=3,
-    help="How often both ends and the final pair are tried.",
-)
-@option("--suspect", metavar="COMMIT", help="A commit of JAX that is tried first, and its parent.")
-@option("--metric", metavar="NAME", help="A number that the test reports, or its milliseconds.")
-@option(
-    "--threshold",
-    metavar="[<]X",
-    help="In place of pass and fail: more than X of --metric is bad, or less with `<X`.",
-)
-@option("--find-fix", "fix", is_flag=True, help="Find what repaired it after the bad night.")
+@asked_options
+@option("--engine", type=click.Choice(ENGINES), default=ENGINES[0], help="Where probes run.")
 @option("--gpu-hours", type=float, default=math.inf, help="How long GPUs may be held for it.")
 @option("--program", metavar="COMMAND", rare=True, help="How cells start rocwheel.")
 @store_options
@@ -73,18 +93,8 @@ gated = partial(option, metavar="NAME", default="")
 def bisect(
     app: App,
     *,
-    test: str,
-    good: str,
-    bad: str,
-    family: str,
-    suite: str,
-    python: str,
-    wheels: str,
-    confirm: int,
-    suspect: str,
-    metric: str,
-    threshold: str,
-    fix: bool,
+    asked: BisectRequest,
+    engine: str,
     gpu_hours: float,
     program: str,
     target: StoreOptions,
@@ -99,15 +109,11 @@ def bisect(
     JAX by `git bisect`. Killed or interrupted, the same command goes on. The exit status is 5 where
     no culprit can be named.
     """
-    if bool(metric) != bool(threshold) or not re.fullmatch(r"(<?\d+(\.\d+)?)?", threshold):
+    if bool(asked.metric) != bool(asked.threshold) or not NUMBER.fullmatch(asked.threshold):
         raise click.UsageError("--metric NAME goes with --threshold: a number, or <NUMBER")
     where = NightTarget(app, target)
-    good = good or (LATEST if fix else "")
-    asked = search.BisectRequest(
-        test=test, good=where.night(good) if good else "", bad=where.night(bad), family=family,
-        suite=suite, python=python, wheels=wheels, confirm=confirm, suspect=suspect, fix=fix,
-        metric=metric, threshold=threshold,
-    )  # fmt: skip
+    good = asked.good or (LATEST if asked.fix else "")
+    asked = replace(asked, good=good and where.night(good), bad=where.night(asked.bad))
     asked = search.chosen(where.nights, asked)
     url = f"{where.channel.store.rstrip('/')}/{probes.FOLDER}"
     own = channels.of_store(url)
@@ -120,44 +126,18 @@ def bisect(
         except (ConfigError, FetchError) as exc:
             told.append(f"builds of ROCm between the nights are not known: {exc}")
     if dry_run:
-        most = search.estimate(sets, confirm, len(builds), app.runner)
-        stood = standing.stand(where.nights.book(asked.bad))
-        took = [
-            of.last.milliseconds // 1000 if (of := stood[cell.name]).last else cell.seconds
-            for cell in (sets[-1].side.gate, sets[-1].build)
-        ]
-        seconds = most["gates"] * took[0] + most["builds"] * took[1]
-        text = (
-            f"{asked.test} on {asked.family}: {count(most['sets'], 'set')}, "
-            f"{count(most['commits'], 'commit')} of JAX: at most {count(most['gates'], 'gate')} "
-            f"and {count(most['builds'], 'build')}, {duration(seconds)} if each takes as long as "
-            f"in {asked.bad}"
-        )
-        app.emit({**most, "seconds": seconds, "told": told}, "\n".join([*told, text]))
+        most, text = _estimated(app, where.nights, asked, sets, len(builds))
+        app.emit({**most, "told": told}, "\n".join([*told, text]))
         return 0
     nights = Nights(own.open(probe_key=PROBE))
-    here = worker(app, engine="local", how=tuple(shlex.split(program)))
-
-    def run(name: str) -> None:
-        try:
-            while True:
-                _, cells = run_here(app, nights, name, here, words=(f"--store={url}",), workers=0)
-                if all(item.settled for item in cells.values()):
-                    return
-                app.console.info(f"{name}: another machine runs it: waiting")
-                here.here.sleep(SOON)
-        except InterruptError as exc:
-            raise InterruptError(str(exc), hint="run the same command again: it goes on") from exc
+    here, words = worker(app, engine=engine, how=tuple(shlex.split(program))), (f"--store={url}",)
+    scheduler = partial(slurm.SlurmScheduler, nights=nights, worker=here, target=words, stays=True)
 
     ask = Probes(
-        nights=nights,
-        test=test,
-        metric=metric,
-        threshold=threshold,
-        by=person.who(app).by,
-        run=run,
-        now=app.now,
-    )
+        nights=nights, test=asked.test, metric=asked.metric, threshold=asked.threshold,
+        by=person.who(app).by, now=app.now,
+        run=lambda name: _settle(app, scheduler(night=name)),
+    )  # fmt: skip
 
     def line(side: Side, manifest: str) -> str:
         return command_line(app, shlex.join(probes.without(ask.words(side, manifest), "--runner")))
@@ -175,6 +155,27 @@ def bisect(
     return 0 if finding.is_named else CommandError.exit_code
 
 
+def _settle(app: App, jobs: slurm.SlurmScheduler) -> None:
+    """Run a probe, here or on Slurm, until it has ended. Raises HostError, InterruptError."""
+    nights, name, here, said = jobs.nights, jobs.night, jobs.worker, ""
+    try:
+        while True:
+            if here.engine == "slurm":
+                jobs.submit()
+                check_held(app, jobs)
+            else:
+                run_here(app, nights, name, here, words=jobs.target, workers=0)
+            (cell,) = standing.stand(nights.book(name)).values()
+            if cell.settled:
+                return
+            if (text := f"{name}: {cell.word} {cell.reason}: waiting") != said:
+                app.console.info(text)
+            said = text
+            here.here.sleep(SOON)
+    except InterruptError as exc:
+        raise InterruptError(str(exc), hint="run the same command again: it goes on") from exc
+
+
 def _xla_of(stores: tuple[Channel, ...], family: str, manifest: str) -> Source:
     """Return the XLA of a set in one of these stores; one without a commit where it is in none."""
     for channel in stores if manifest else ():
@@ -183,3 +184,23 @@ def _xla_of(stores: tuple[Channel, ...], family: str, manifest: str) -> Source:
             if found := manifests.find(place, manifest):
                 return found.xla
     return search.NO_XLA
+
+
+def _estimated(
+    app: App, nights: Nights, asked: BisectRequest, sets: Sequence[NightSet], rocms: int
+) -> tuple[dict[str, int], str]:
+    """Return what a bisect takes at most, for a program and for a person."""
+    most = search.estimate(sets, asked.confirm, rocms, app.runner)
+    stood = standing.stand(nights.book(asked.bad))
+    took = [
+        of.last.milliseconds // 1000 if (of := stood[cell.name]).last else cell.seconds
+        for cell in (sets[-1].side.gate, sets[-1].build)
+    ]
+    seconds = most["gates"] * took[0] + most["builds"] * took[1]
+    names = ("set", "commit", "gate", "build")
+    sets_, commits, gates, builds = (count(most[f"{name}s"], name) for name in names)
+    text = (
+        f"{asked.test} on {asked.family}: {sets_}, {commits}: at most {gates} and {builds}, "
+        f"{duration(seconds)} if each takes as long as in {asked.bad}"
+    )
+    return {**most, "seconds": seconds}, text

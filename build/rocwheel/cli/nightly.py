@@ -13,7 +13,7 @@ import amdgpu_family_matrix as matrix
 from rocwheel.base import git
 from rocwheel.base.console import columns, count
 from rocwheel.base.download import Client, Retry
-from rocwheel.base.errors import CommandError, ConfigError, HostError
+from rocwheel.base.errors import CommandError, ConfigError
 from rocwheel.base.process import Command, base_env
 from rocwheel.base.values import replace
 from rocwheel.base.versions import suggest
@@ -25,13 +25,13 @@ from rocwheel.cli import (
 from rocwheel.cli.app import App
 from rocwheel.cli.nightly_options import (
     NightTarget,
+    check_held,
     document_of,
     latest_argument,
     night_argument,
     nightly,
     run_here,
     truth_of,
-    whole,
     worker,
 )
 from rocwheel.cli.options import COUNT, PATH, dry_run, option
@@ -286,12 +286,7 @@ def _submit(app: App, where: NightTarget, book: Book, engine: slurm.SlurmSchedul
     text = "\n".join(columns(("job", "cell", "attempt"), rows)) if rows else "nothing to submit"
     said = [{"job": item.number, "cell": item.cell} for item in jobs]
     app.emit({"night": night, "jobs": said}, text)
-    waits = slurm.waiting(where.nights, night, whole(app))
-    if (held := slurm.held(waits)) and not engine.follows:
-        raise HostError(
-            f"{held[0].cell}: its job waits for a person: {held[0]}",
-            hint="; ".join(slurm.release_lines(held, whole(app))),
-        )
+    check_held(app, engine)
     return _nothing_built(app, book, standing.stand(where.nights.book(night)))
 
 

@@ -9,7 +9,7 @@ from typing import Any, Final
 import click
 
 import amdgpu_family_matrix as matrix
-from rocwheel.base.errors import ConfigError
+from rocwheel.base.errors import ConfigError, HostError
 from rocwheel.base.files import locked
 from rocwheel.base.host import cgroup
 from rocwheel.base.process import HostRunner
@@ -20,7 +20,7 @@ from rocwheel.cli.options import given_words, group
 from rocwheel.cli.target import StoreOptions, judging, must_hold
 from rocwheel.gate.machine import accelerators
 from rocwheel.night import cell as cells
-from rocwheel.night import local, truth
+from rocwheel.night import local, slurm, truth
 from rocwheel.night.standing import CellStanding
 from rocwheel.night.truth import Truth
 from rocwheel.records import families
@@ -119,6 +119,16 @@ def run_here(
         )
         standings = engine.run()
         return engine.book, standings
+
+
+def check_held(app: App, engine: slurm.SlurmScheduler) -> None:
+    """Raise HostError where a job of a night waits for a person, unless no person reads it."""
+    waits = slurm.waiting(engine.nights, engine.night, whole(app))
+    if (held := slurm.held(waits)) and not engine.follows:
+        raise HostError(
+            f"{held[0].cell}: its job waits for a person: {held[0]}",
+            hint="; ".join(slurm.release_lines(held, whole(app))),
+        )
 
 
 @group("nightly")

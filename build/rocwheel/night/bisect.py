@@ -381,6 +381,8 @@ class _Search:
             what += "; the sides are swapped: it was made good in between"
         elif bad is ProbeAnswer.BAD and good in {ProbeAnswer.BAD, ProbeAnswer.OTHER}:
             what += "; both sides fail: name an older good night"
+        elif good is ProbeAnswer.ABSENT and bad is ProbeAnswer.BAD:
+            what += "; the test came later: name a later good night"
         elif bad is ProbeAnswer.GOOD:
             what += "; the failure does not come again: the machine, or packages that changed"
         raise _End("not reproduced", what)

@@ -147,15 +147,18 @@ class Probes(Plain, frozen=True, kw_only=True):
 
     def _settled(self, name: str, cell: Cell) -> CellStanding:
         """Return where the one cell of a plan stands once it has ended."""
-        book = self._book(name, cell)
-        one = standing.stand(book)[cell.name]
-        if one.settled and one.state in SILENT:  # the machine again, where another one did not help
-            about = {"by": self.by, "reason": "the bisect goes on", "time": timestamp(self.now())}
-            order = Order(action="retry", cell=cell.name, seen=len(one.attempts), **about)
-            self.nights.order(name, order)
-        if not one.settled or one.state in SILENT:
-            self.run(name)
-            one = standing.stand(self.nights.book(name))[cell.name]
+        one = standing.stand(self._book(name, cell))[cell.name]
+        for _ in range(2):  # an engine that this one waits for may be killed
+            if one.settled and one.state in SILENT:
+                time = timestamp(self.now())
+                about = {"by": self.by, "reason": "the bisect goes on", "time": time}
+                order = Order(action="retry", cell=cell.name, seen=len(one.attempts), **about)
+                self.nights.order(name, order)
+            if not one.settled or one.state in SILENT:
+                self.run(name)
+                one = standing.stand(self.nights.book(name))[cell.name]
+            if one.state is not State.NOT_RUN:
+                break
         if not one.settled or one.state is None or one.state in SILENT:
             raise HostError(
                 f"{name}: {one.word}: {one.reason}", hint="run the same command again: it goes on"

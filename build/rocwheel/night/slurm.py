@@ -87,6 +87,7 @@ class SlurmScheduler(Plain, frozen=True, kw_only=True, dict=True):
     worker: Worker
     target: tuple[str, ...]
     most: int = 0  # cells in the queue at once, 0 for no limit
+    stays: bool = False  # this process goes on by itself, without a follower
 
     @cached_property
     def logs(self) -> Path:
@@ -120,7 +121,7 @@ class SlurmScheduler(Plain, frozen=True, kw_only=True, dict=True):
             for cell in self._wanted(standings, jobs)
         ]
         going = [job.number for job in [*jobs, *made] if job.cell != FOLLOWER and job.state in OPEN]
-        if going:
+        if going and not self.stays:
             self._follow(going, [job for job in jobs if job.cell == FOLLOWER])
         return made
 

@@ -262,8 +262,8 @@ class _Entry(Value, frozen=True, kw_only=True):
                 used.add(prefix)
 
     def channel(self, name: str) -> Channel:
-        same = ("prefixes", "one_build", "retention", "first_sets", "derived")
-        same = (*same, "bisect_gpu_hours", "rebuilds_a_week")
+        whole = ("prefixes", "one_build", "retention", "first_sets", "derived")
+        same = (*whole, "bisect_gpu_hours", "rebuilds_a_week")
         return Channel(
             **{field: getattr(self, field) for field in same},
             name=name,
