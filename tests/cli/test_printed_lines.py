@@ -67,7 +67,7 @@ def test_no_page_prints_another_line_that_installs_a_wheel_of_ours():
 
 def test_the_page_of_installers_has_every_line_with_what_comes_of_it():
     lines = install_lines.of(BY_TARBALL) | install_lines.of(BY_PIP)
-    assert lines.keys() == {*install_lines.RUN, *install_lines.COMPARED}
+    assert lines.keys() == {*install_lines.RUN, *install_lines.ROCM, *install_lines.COMPARED}
     page = (ROOT / "docs/reference/clients.md").read_text()
     table = page.partition("<!-- lines -->\n")[2].partition("<!-- end of lines -->")[0]
     assert table.splitlines()[2:] == list(install_lines.rows(BY_TARBALL, BY_PIP))

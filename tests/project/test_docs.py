@@ -20,7 +20,7 @@ from support import pages
 
 import amdgpu_family_matrix as matrix
 from rocwheel.base.errors import RocwheelError
-from rocwheel.cli import MOVED, ci_build
+from rocwheel.cli import COMMANDS, MOVED, _called, ci_build
 from rocwheel.cli.app import App
 from rocwheel.release.index import channels
 from rocwheel.rocm import therock
@@ -144,56 +144,88 @@ def test_every_shell_block_is_tried_or_says_what_it_lacks(block):
     assert checked.returncode == 0, checked.stderr
 
 
-def ours():
+def lines():
+    """Each command line of a page or a message: where, the line, the block it stands in."""
     for block in pages.blocks():
-        for line in () if block.marker.startswith("run:") else block.commands:
-            for part in re.split(r"\s(?:&&|\|\||;)\s", line):
-                found = re.match(r"(?:python3 build/ci_build|rocwheel) (.*)", part.strip())
-                if found and "…" not in part:
-                    yield pytest.param(found[1], id=f"{block}: {part[:60]}")
+        text = "" if block.marker.startswith("run:") else "\n".join(block.commands)
+        text = re.sub(r" <<END\n.*?^END$", "", text, flags=re.DOTALL | re.MULTILINE)
+        for line in re.split(r"\n|\s(?:&&|\|\||;)\s", text):
+            yield str(block), line.strip(), block
+    names = "|".join((*COMMANDS, *MOVED))
+    for where, text in pages.texts():
+        marked = rf"`((?:rocwheel|{names})(?: [^`]+)?)`|^(rocwheel (?:{names})(?: .*)?)$"
+        for line in map("".join, re.findall(marked, text)):
+            yield where, " ".join(line.split()), None
 
 
-@pytest.mark.parametrize("line", list(ours()))
-def test_every_command_line_of_ours_is_one_that_rocwheel_understands(line):
-    if line == "--version":
-        return
-    words = shlex.split(line.replace("$PWD", "/here"), comments=True)
+def parse(words: list[str]) -> None:
+    """Parse a whole command line as the program does."""
     context = ci_build.make_context("rocwheel", words, obj=App({}, Path("/here")))
-    if not context.args and not context._protected_args:
-        return
-    _, command, rest = ci_build.resolve_command(context, [*context._protected_args, *context.args])
-    while isinstance(command, click.Group):
-        inner = command.make_context(command.name, rest, parent=context)
-        left = [*inner._protected_args, *inner.args]
-        if not left:
-            return
-        _, command, rest = command.resolve_command(inner, left)
-        context = inner
-    command.make_context(command.name, rest, parent=context)
+    command, left = ci_build, [*context._protected_args, *context.args]
+    while left and isinstance(command, click.Group):
+        _, command, left = command.resolve_command(context, left)
+        context = command.make_context(command.name, left, parent=context)
+        left = [*context._protected_args, *context.args]
 
 
-def test_every_address_of_amd_in_a_page_is_one_of_the_data():
-    """No test reaches them; `real/test_therock.py` compares the data with TheRock's sources."""
-    shipped = channels.load(ROOT / "ci" / "channels.yaml").values()
-    indexes = {
-        f"{channel.public_url}/{prefixes.release}/{name}/"
-        for channel in shipped
-        for prefixes in channel.prefixes.values()
-        for name in (*matrix.FAMILIES, "all")
-    }
-    streams = therock.known().streams.values()
-    places = [x for each in streams for at in each.places for x in (at.tarballs, at.packages)]
-    places += ["https://repo.amd.com/rocm/tarball/", "https://rocm.nightlies.amd.com/tarball/"]
-    for page in pages.PAGES:
-        if "design" not in page.parts:
-            for url in re.findall(r"https://[\w.]*amd\.com/[\w./-]+", page.read_text("utf-8")):
-                assert url in indexes or url.startswith(tuple(places)), (page, url)
+def test_every_command_line_of_ours_is_one_that_rocwheel_understands():
+    """Wholly in a block of a page; elsewhere, and beside `…`, its names and its options."""
+    known = {"--help", "--help-all", "--dry-run", "--json", "--config", "--ci-dir"}
+    tried, wrong = 0, []
+    for where, line, block in lines():
+        ours = line.removeprefix("python3 build/ci_build ").removeprefix("rocwheel ")
+        if ours in {"--version", "rocwheel"} or (block and ours == line):
+            continue
+        words = shlex.split(ours.replace("$PWD", "/here"), comments=True)
+        if block and "…" not in ours:
+            parse(words)
+        first = next((at for at, word in enumerate(words) if word in COMMANDS or word in MOVED), 0)
+        names, command = _called(ci_build, ["rocwheel", *words[first:]])
+        rest = words[first + len(names) - 1 :]
+        options = {word.partition("=")[0] for word in rest if word.startswith("--")}
+        if (
+            command is ci_build
+            or (names[1] in MOVED and words[1:])  # an earlier name
+            or (isinstance(command, click.Group) and rest and rest[0][0] not in "-…")
+            or options - known - {name for param in command.params for name in param.opts}
+        ):
+            wrong.append((where, line))
+        tried += 1
+    assert not wrong, "\n".join(map(str, wrong))
+    assert tried > 500
 
 
-def test_pages_use_no_earlier_name_of_a_command():
-    for page in pages.PAGES:
-        used = re.findall(r"\brocwheel (?:--?[\w-]+ )*(\w+)", page.read_text(encoding="utf-8"))
-        assert not MOVED.keys() & used, page
+def other_lines():
+    """Each line of a page that another program runs, and no test."""
+    ours = r"python3 build/ci_build|rocwheel|[A-Z]\w+=[^ ]*$|$|cat >|cd |echo|export|install -m|mkdir|tar "
+    for where, line, block in lines():
+        if block and not block.marker.startswith("tried") and not re.match(ours, line):
+            yield where, line
+
+
+def addresses():
+    """Each address of pages, messages and data that does not follow from data that is shipped."""
+    places = [at for each in therock.known().streams.values() for at in each.places]
+    shipped = ["http://127.0.0.1:", *(x for at in places for x in (at.tarballs, at.packages) if x)]
+    for channel in channels.load(ROOT / "ci" / "channels.yaml").values():
+        for each in channel.prefixes.values():
+            names = (*matrix.FAMILIES, "all")
+            shipped += [f"{channel.public_url}/{each.release}/{name}/" for name in names]
+    for where, text in (*pages.texts(), *((str(block), block.text) for block in pages.blocks())):
+        for address in re.findall(r"https?://[^\s`'\"<>|)\],;]+", text):
+            if not address.startswith(tuple(shipped)):
+                yield where, address.rstrip(".:")
+
+
+def test_every_line_and_every_address_is_tried_or_says_why_not():
+    """`real/test_therock.py` compares the data with TheRock's sources."""
+    begins, used, left = pages.untried(), set(), []
+    for where, text in (*other_lines(), *addresses()):
+        why = {one for one in begins if f"{text}$".startswith(one)}
+        used |= why
+        left += [] if why else [(where, text)]
+    assert left == [], "add a reason to tests/data/untried.txt"
+    assert begins - used == set(), "is not there any more"
 
 
 def test_pages_spell_the_command_in_one_way():

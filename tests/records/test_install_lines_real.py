@@ -7,6 +7,7 @@ package index has newer wheels of our names, from somebody else.
 from __future__ import annotations
 
 import functools
+import gzip
 import http.server
 import os
 import shutil
@@ -17,7 +18,7 @@ import threading
 from pathlib import Path
 
 import pytest
-from support import install_lines, wheels
+from support import install_lines, rocm_packages, tarballs, wheels
 
 from rocwheel.base import files
 from rocwheel.records.install import Install, Package
@@ -159,6 +160,27 @@ def test_the_lines_install_what_the_page_of_installers_says(client, site, shell,
     assert installed(shell) == OUTCOMES[outcome]
     if outcome == install_lines.SET:
         shell("pip check")
+
+
+@pytest.mark.parametrize("way", install_lines.ROCM)
+def test_the_lines_of_rocm_bring_the_rocm_of_the_set(way, shell):
+    """From a folder; `sudo` does nothing, and /opt/rocm is a folder of the test."""
+    origin, version = way.removeprefix("ROCm, "), "7.15.0a20260630"
+    tarball, opt = shell.folder / "therock-dist.tar.gz", shell.folder / "opt"
+    tarball.write_bytes(gzip.compress(tarballs.tar(tarballs.rocm_files("7.15.0"))))
+    sudo = shell.folder / "venv" / "bin" / "sudo"
+    sudo.write_text('#!/bin/sh\nexec "$@"\n')
+    sudo.chmod(0o755)
+    packages = rocm_packages.index(shell.folder / "sdk", version)
+    url = packages if origin == "pip" else tarball.as_uri()
+    install = Install(
+        index="", ours=(), jax=JAX, rocm=version, rocm_url=url, rocm_origin=origin, targets=("gfx942",)
+    )  # fmt: skip
+    (line,) = install_lines.of(install)[way]
+    shell(line.replace("/opt/rocm", str(opt)))
+    names = ("rocm", "rocm-sdk-core", "rocm-sdk-device-gfx942", "rocm-sdk-libraries")
+    assert installed(shell) == ({f"{x}=={version}" for x in names} if origin == "pip" else set())
+    assert (opt / "bin" / "hipcc").exists() == (origin == "tarball")
 
 
 def test_a_file_with_hashes_refuses_other_bytes(site, shell):

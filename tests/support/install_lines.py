@@ -12,10 +12,9 @@ from rocwheel.records.install import Install
 
 SET, NO_JAX, PROJECT = "exactly the set", "exactly the set, without jax", "the set, in a project"
 RUN = {"pip": SET, "uv": SET, "pip, by hash": NO_JAX, "poetry": PROJECT}
+ROCM = {"ROCm, pip": "ROCm for the GPUs of the set", "ROCm, tarball": "ROCm in /opt/rocm"}
 COMPARED = {
     "pixi": "its text is compared: no package index has pixi",
-    "ROCm, pip": "its text is compared: TheRock's index has gigabytes",
-    "ROCm, tarball": "its text is compared: TheRock's index has gigabytes",
     "ROCm, /opt/rocm": "a comment",
 }
 
@@ -36,7 +35,7 @@ def of(install: Install) -> dict[str, tuple[str, ...]]:
 def rows(*installs: Install) -> Iterator[str]:
     """Yield the rows of the page: client, line, outcome."""
     lines = {client: each for install in installs for client, each in of(install).items()}
-    for client, outcome in (RUN | COMPARED).items():
+    for client, outcome in (RUN | ROCM | COMPARED).items():
         for line in lines[client]:
             shown = line.replace("|", "\\|")
             yield f"| {client} | `{shown}` | {outcome} |"

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import ast
 import re
+from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
 ROOT = Path(__file__).parents[2]
+PACKAGE = ROOT / "build" / "rocwheel"
 PAGES = (
     ROOT / "README.md",
     ROOT / "CONTRIBUTING.md",
@@ -65,3 +68,34 @@ def blocks() -> list[Block]:
             line = text.count("\n", 0, match.start()) + 1
             found.append(Block(page, line, match["marker"] or "", match["language"], match["text"]))
     return found
+
+
+def texts() -> Iterator[tuple[str, str]]:
+    """What people read: pages without their shell blocks, data, and every string of the program.
+
+    Docstrings of commands stand in the reference of commands.
+    """
+    for page in (*PAGES, ROOT / "docs" / "reference" / "commands.md", ROOT / "SECURITY.md"):
+        text = page.read_text(encoding="utf-8")
+        yield (
+            page.name,
+            re.sub(r"^```(?:sh|console)$.*?^```$", "", text, flags=re.MULTILINE | re.DOTALL),
+        )
+    for path in sorted([*ROOT.glob("ci/**/*.yaml"), *ROOT.glob("examples/**/*.yaml")]):
+        yield path.name, path.read_text(encoding="utf-8")
+    for path in sorted(PACKAGE.rglob("*.py")):
+        tree = ast.parse(path.read_text(encoding="utf-8"))
+        said = {id(node.value) for node in ast.walk(tree) if isinstance(node, ast.Expr)}
+        for node in ast.walk(tree):
+            if isinstance(node, ast.JoinedStr):
+                said |= {id(part) for part in node.values}
+                parts = [p.value if isinstance(p, ast.Constant) else "…" for p in node.values]
+                yield f"{path.name}:{node.lineno}", "".join(map(str, parts))
+            elif isinstance(node, ast.Constant) and id(node) not in said:
+                yield f"{path.name}:{node.lineno}", str(node.value)
+
+
+def untried() -> set[str]:
+    """How lines and addresses begin that no test tries: `data/untried.txt` has the reasons."""
+    text = (ROOT / "tests" / "data" / "untried.txt").read_text("utf-8")
+    return set(re.findall(r"^  (.+)$", text, re.MULTILINE))

@@ -193,7 +193,8 @@ class Install(Plain, frozen=True, kw_only=True):
             lines["pip"] = _line("pip", "install", "--index-url", self.rocm_url, wanted)
         if self.rocm_origin == "tarball" and self.rocm_url:
             fetch = _line("curl", "--fail", "--location", self.rocm_url)
-            lines["tarball"] = f"{fetch} | sudo tar --extract --gzip --directory /opt/rocm"
+            unpack = "sudo tar --extract --gzip --directory /opt/rocm"
+            lines["tarball"] = f"sudo mkdir -p /opt/rocm && {fetch} | {unpack}"
         return lines
 
     def to_json(self) -> dict[str, Any]:

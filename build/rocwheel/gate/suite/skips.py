@@ -132,7 +132,7 @@ def load(ci: Path, *, today: date, new: tuple[Path, str] | None = None) -> tuple
         if entry.expires < today:
             raise ConfigError(
                 f"{entry.where}: {entry.named}: expired on {entry.expires.isoformat()}",
-                hint=f"ask {entry.owner}: try it with `rocwheel skips verify`, remove or renew it",
+                hint=f"try it with `gate skips verify`; {entry.owner} removes or renews it",
             )
     for one, other in permutations(entries, 2):
         if one.covers(other):
@@ -179,7 +179,7 @@ def _read(document: yaml_file.Document, suites: tuple[str, ...]) -> Iterator[Ski
     for number, entry in enumerate(document.to(_File).skips):
         for suite in entry.suites.difference(suites):
             hint = suggest(suite, suites)
-            raise document.error(f"{suite!r} is no suite", "skips", number, "suites", hint=hint)
+            raise document.error(f"{suite!r} is not a suite", "skips", number, "suites", hint=hint)
         yield replace(entry, where=document.line("skips", number))
 
 

@@ -104,7 +104,7 @@ def write(
     Raises ConfigError where the lists would not be read with it; nothing is written then.
     """
     path = ci / skips.FOLDER / f"{checkout.name.lower()}-{jax}.yaml"
-    body = f"# Made by `rocwheel skips import --from` of {checkout.name}, JAX {jax}.\n"
+    body = f"# Made by `rocwheel gate skips import --from` of {checkout.name}, JAX {jax}.\n"
     body += yaml.safe_dump({"skips": list(entries)}, sort_keys=False, width=100)
     skips.load(ci, today=today, new=(path, body))
     if not dry_run:

@@ -43,7 +43,7 @@ if TYPE_CHECKING:  # what only `trust verify` loads
 PREDICATE: Final = "https://rocwheel.dev/release-head/v1"
 TABLES: Final = f"{OURS}/head/"
 TRIES: Final = 20  # at what another process changes first
-RENEW: Final = "`trust renew` with a promoter's --signer renews it, as each `prune` with one does"
+RENEW: Final = "`trust renew` or `index prune` with a promoter's --signer renews it"
 MOST_BYTES: Final = 64 << 20  # of a page, and of a set's statements
 HEAD: Final = "head"  # the role of the link with the head's expiry
 _PUBLIC: Final = re.compile(
@@ -178,7 +178,7 @@ class Seen:
                 "copy of an earlier day"
             )
         elif number == seen[0] and digest != seen[1]:
-            yield f"{where}: entry {number} is another one than was seen here: the log was replaced"
+            yield f"{where}: entry {number} is not the one seen here: the log was replaced"
         elif number > seen[0]:
             with suppress(OSError):
                 self._path.parent.mkdir(parents=True, exist_ok=True)
