@@ -218,5 +218,5 @@ def test_a_missing_file_is_an_error_with_its_path(tmp_path):
 @pytest.mark.parametrize("make", [os.mkfifo, lambda path: path.symlink_to("/dev/zero")])
 def test_what_is_no_regular_file_is_refused_and_never_read(tmp_path, make):
     make(tmp_path / "odd.yaml")
-    with pytest.raises(ConfigError, match=r"odd\.yaml: is no regular file"):
+    with pytest.raises(ConfigError, match=r"odd\.yaml: is not a regular file"):
         yaml_file.read(tmp_path / "odd.yaml", File)

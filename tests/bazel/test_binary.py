@@ -107,7 +107,7 @@ def test_the_bazel_that_is_used_is_shown(place, downloads, find, talk):
 
 def test_a_program_that_is_no_bazel_is_refused(place, tmp_path, runner):
     path = place("bazel", "echo GNU Make 4.3")
-    with pytest.raises(HostError, match=rf"{path}: is no Bazel, it says 'GNU Make"):
+    with pytest.raises(HostError, match=rf"{path}: is not Bazel: it says 'GNU Make"):
         locate(tmp_path, runner)
 
 

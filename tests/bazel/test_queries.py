@@ -193,9 +193,9 @@ def test_actions_that_start_a_process_are_counted_of_both_forms():
             "differs in JAX, CPython: has what did not change since",
             False,
         ),
-        ({"rocm_root": "/other"}, "in ROCm: nothing of it serves, since every compile", True),
-        ({"gfx_targets": ("gfx90a",)}, "in gfx targets: nothing of it serves", True),
-        ({"options": ("--copt=-g",)}, "in set of Bazel options: nothing of it", True),
+        ({"rocm_root": "/other"}, "in ROCm, so none of it can be reused: every compile", True),
+        ({"gfx_targets": ("gfx90a",)}, "in gfx targets, so none of it can be reused", True),
+        ({"options": ("--copt=-g",)}, "in set of Bazel options, so none of it", True),
         ({"kinds": (WheelKind.JAXLIB,)}, "no build of these wheels is known", True),
     ],
 )

@@ -163,7 +163,7 @@ def test_the_miniature_builds_offline_at_the_estimated_cost(form, miniature_tarb
         assert ran == [14, 3]
         assert "made from the same" in run(f"--offline={moved}", "--cost")
         other = run(f"--offline={moved}", "--cost", "--gfx-targets=gfx90a")
-        assert "differs in gfx targets: nothing of it serves" in other
+        assert "differs in gfx targets, so none of it can be reused" in other
         assert "  time: about " in other
     finally:
         for pid in moved.glob("bazel/*/server/server.pid.txt"):

@@ -95,15 +95,14 @@ def test_the_demo_refuses_a_wheelhouse_that_cannot_be_before_it_does_anything(tm
     assert {path.name for path in tmp_path.iterdir()} <= {"file", ".cache"}
 
 
-def test_an_unknown_command_with_json_is_a_document(tmp_path):
-    for arguments in (("frob", "--json"), ("--json", "frob")):
-        error = json.loads(run(*arguments, cwd=tmp_path).stdout)["error"]
-        assert error["kind"] == "usage"
-
-
-def test_json_counts_after_a_wrong_option(tmp_path):
-    for arguments in (("dev", "--nope", "--json"), ("status", "--json=x", "--nope", "--json")):
-        error = json.loads(run(*arguments, cwd=tmp_path).stdout)["error"]
+def test_json_is_heard_wherever_it_stands_in_a_line_that_is_wrong(tmp_path):
+    for line in (
+        "frob --json",
+        "--json frob",
+        "dev --nope --json",
+        "status --json=x --nope --json",
+    ):
+        error = json.loads(run(*line.split(), cwd=tmp_path).stdout)["error"]
         assert error["kind"] == "usage"
     settings = {"ROCWHEEL_CONFIG": "/nope"}
     done = run("doctor", "--json", cwd=tmp_path, env=settings)

@@ -94,7 +94,7 @@ def test_a_set_is_built_gated_and_promoted_with_three_keys_and_verified_offline(
     gate("builder", pythons[:1])  # a key of another role
     refused = run(*promote, signer="promoter")
     assert refused.returncode == 9
-    assert "is no runner's key" in refused.stderr, refused.stderr
+    assert "is not a runner's key" in refused.stderr, refused.stderr
     gate("runner", pythons)
     assert run(*promote, signer="runner").returncode == 9
     promoted = run(*promote, signer="promoter")

@@ -308,7 +308,7 @@ def test_ctrl_c_drains_twice_stops_and_the_night_continues(world):
     process = world.start("nightly", "run", "one", f"--program={program()}", *world.target)
     wait_for(world, "gate.jax.gfx90a.3.12.smoke")
     os.kill(process.pid, signal.SIGINT)
-    asked = "may end, nothing new begins; Ctrl-C again stops at once"
+    asked = "may finish, nothing new starts; Ctrl-C again stops at once"
     assert any(asked in line for line in process.stderr)
     os.kill(process.pid, signal.SIGINT)
     _, err = process.communicate(timeout=240)

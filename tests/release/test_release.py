@@ -1153,7 +1153,7 @@ def test_a_dry_run_prints_every_source_and_destination(tmp_path, capsys) -> None
 @pytest.mark.parametrize(
     ("argv", "code", "said"),
     [
-        (["promote", "--manifest", "abc", "--family", "gfx90a", "--store", "file:///tmp"], 3, "no such file, and no SHA-256"),
+        (["promote", "--manifest", "abc", "--family", "gfx90a", "--store", "file:///tmp"], 3, "no such file, and not a SHA-256"),
         (["promote", "--manifest", "abcdef12", "--family", "gfx90a", "--store", "file:///tmp"], 3, "0 manifests of gfx90a begin with these digits"),
         (["stage", "/nowhere", "--family", "gfx90a", "--store", "file:///nowhere"], 3, "No such file"),
         (["status", "--family", "gfx94x", "--store", "file:///nowhere"], 3, "unknown GPU family"),

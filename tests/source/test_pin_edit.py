@@ -100,5 +100,5 @@ def test_a_branch_of_a_fork_is_pinned_beside_the_release_of_its_version(place):
         place.path.write_text(pin_edit.added(place.path, named, default=False, layouts=LAYOUTS))
         assert source.load_pins(place.path, layouts=LAYOUTS).find(name).ref == name
     place.path.write_text(text.replace('    version: "0.11.1"\n', ""))
-    with pytest.raises(ConfigError, match=r"'rocm-jaxlib-v0\.11\.1' is no version"):
+    with pytest.raises(ConfigError, match=r"'rocm-jaxlib-v0\.11\.1' is not a version"):
         source.load_pins(place.path, layouts=LAYOUTS)

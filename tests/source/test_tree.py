@@ -285,7 +285,7 @@ def test_options_left_by_an_earlier_build_are_refused(bench):
     ("name", "text", "problem"),
     [
         ("jax/version.py", "__version__ = 1\n", "has no line `_version"),
-        ("jax/version.py", '_version = "next"\n', "'next' is no version"),
+        ("jax/version.py", '_version = "next"\n', "'next' is not a version"),
         ("jax/version.py", '_version = "0.5.0"\n', r"JAX 0\.5\.0 is too old"),
         ("third_party/xla/revision.bzl", "X = 1\n", "no file says which XLA"),
         ("jaxlib/tools/BUILD.bazel", "x = 1\n", "has no target jaxlib_wheel, which the upstream"),

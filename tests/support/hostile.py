@@ -69,17 +69,17 @@ ARCHIVES = {
     "only zeros": (bytes(5000), "not a zip archive"),
     "cut in half": (SOUND[: len(SOUND) // 2], "not a zip archive"),
     "cut by one byte": (SOUND[:-1], "not a zip archive"),
-    "a start that is missing": (SOUND[40:], "does not lie where"),
-    "bytes in front": (b"#!/bin/sh\n" + SOUND, "does not lie where"),
+    "a start that is missing": (SOUND[40:], "is not where"),
+    "bytes in front": (b"#!/bin/sh\n" + SOUND, "is not where"),
     "bytes in front that offsets count": (
         Zip(good(), prefix=b"#!/bin/sh\n").to_bytes(),
         "before its first member",
     ),
     "bytes behind": (SOUND + b"junk", "bytes after its end record"),
-    "two end records": (Zip(good(), end_twice=True).to_bytes(), "does not lie where"),
+    "two end records": (Zip(good(), end_twice=True).to_bytes(), "is not where"),
     "an end record in the comment": (
         Zip(good(), comment=SOUND[-22:]).to_bytes(),
-        "does not lie where",
+        "is not where",
     ),
     "a comment that looks like an archive": (
         Zip(good(), comment=b"PK\1\2").to_bytes(),
@@ -97,12 +97,12 @@ ARCHIVES = {
     "a member on a second disk": (Zip(good(disk=1)).to_bytes(), "several disks"),
     "more members declared": (Zip(good(), count=9).to_bytes(), "9 members declared"),
     "fewer members declared": (Zip(good(), count=2).to_bytes(), "2 members declared"),
-    "a directory of a wrong size": (Zip(good(), directory_size=50).to_bytes(), "does not lie"),
-    "a directory elsewhere": (Zip(good(), directory_offset=3).to_bytes(), "does not lie"),
+    "a directory of a wrong size": (Zip(good(), directory_size=50).to_bytes(), "is not where"),
+    "a directory elsewhere": (Zip(good(), directory_offset=3).to_bytes(), "is not where"),
     "bytes before the directory": (Zip(good(), gap=b"hidden").to_bytes(), "belong to no member"),
     "bytes after the directory": (
         Zip(good(), after_directory=b"x" * 60).to_bytes(),
-        "does not lie where",
+        "is not where",
     ),
     "bytes between members": (
         Zip(plus(Entry(b"demo/x", b"x", before=b"hidden"))).to_bytes(),

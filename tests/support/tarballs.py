@@ -329,7 +329,7 @@ def malicious() -> dict[str, tuple[bytes, str]]:
             "huge",
         ),
         "negative size": ([Raw(name=b"minus", size=b"\xff" * 11 + b"\xfe")], "damaged"),
-        "size that is no number": ([Raw(name=b"nan", size=b"1234567x901\0")], "no tar header"),
+        "size that is not a number": ([Raw(name=b"nan", size=b"1234567x901\0")], "no tar header"),
         "wrong header checksum": ([Raw(name=b"sum", data=b"x", checksum=b"000000\0 ")], "header"),
         "component too long": ([_long(b"x" * 256)], "too long"),
         "name too long": ([_long(b"/".join([b"y" * 200] * 11))], "too long"),

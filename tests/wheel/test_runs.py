@@ -121,7 +121,7 @@ STARTS = {
     "leaves out the kernels": ((b"  if extension:", b"  if not extension:"), "never calls register_custom_call_target"),
     "raises": ((b"  path =", b"  raise ValueError('x')\n  path ="), "ValueError: x"),
     "wants an argument": ((b"def initialize()", b"def initialize(x)"), "missing a required argument"),
-    "is to be awaited": (b"\nasync def initialize():\n  pass\n", "is no function to be called"),
+    "is to be awaited": (b"\nasync def initialize():\n  pass\n", "is not callable"),
 }  # fmt: skip
 
 

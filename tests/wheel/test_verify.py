@@ -49,7 +49,7 @@ CODE = {
     "of a GPU that is zeroed": (
         BUNDLE[:CODE_AT] + bytes(4096) + BUNDLE[CODE_AT + 4096 :], "gfx942: is empty",
     ),
-    "that is a text": (make_bundle(("gfx942", "gfx1100"), code=b"text" * 40), "is no ELF file"),
+    "that is a text": (make_bundle(("gfx942", "gfx1100"), code=b"text" * 40), "is not an ELF file"),
     "under another GPU's name": (
         make_bundle(("gfx942", "gfx1100"), code=make_code("gfx90a")), "gfx942: is for gfx90a",
     ),
@@ -289,7 +289,7 @@ BROKEN = {
     ),
     "a module that is a text": (
         with_file(PLUGIN, "jax_rocm7_plugin/_hybrid.so", b"text"),
-        None, "layout.required", "no shared object",
+        None, "layout.required", "not a shared object",
     ),
     "a pjrt without a package": (
         without(PJRT, "jax_plugins/xla_rocm7/__init__.py"), None, "layout.required", "__init__",

@@ -133,7 +133,7 @@ def read(path: Path, *, most: int) -> bytes:
     descriptor = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
     with os.fdopen(descriptor, "rb") as file:
         if not stat.S_ISREG(os.fstat(descriptor).st_mode):
-            raise OSError(errno.EINVAL, "is no regular file", str(path))
+            raise OSError(errno.EINVAL, "is not a regular file", str(path))
         data = b"".join(islice(iter(partial(file.read, BLOCK), b""), most // BLOCK + 1))
     if len(data) > most:
         raise OSError(errno.EFBIG, f"is larger than {most >> 20} MiB", str(path))

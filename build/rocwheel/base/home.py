@@ -54,7 +54,7 @@ def find(ci: Path | None) -> Home:
         return Home(root=root, ci=root / "ci", tests=root)
     if not (ci / MARK).is_file():
         raise ConfigError(
-            f"{ci}: has no {MARK}, so it is no folder of rocwheel's data",
+            f"{ci}: has no {MARK}, so it is not a data folder of rocwheel",
             hint=f"start from a copy of {root / 'ci'}",
         )
     return Home(root=root, ci=ci, tests=ci.parent if (ci.parent / "suites").is_dir() else root)

@@ -48,7 +48,7 @@ def moment(text: str) -> datetime:
     except ValueError:
         when = None
     if when is None or when.tzinfo is None:
-        raise ConfigError(f"{text!r} is no time", hint="use the record as rocwheel wrote it")
+        raise ConfigError(f"{text!r} is not a time", hint="use the record as rocwheel wrote it")
     return when
 
 

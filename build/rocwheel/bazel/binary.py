@@ -263,7 +263,7 @@ def identity(path: str, workspace: Path, runner: Runner) -> str:
     match = re.match(r"bazel (\S+)", printed)
     if match is None:
         raise HostError(
-            f"{path}: is no Bazel, it says {printed!r}", hint="name another with --bazel-path"
+            f"{path}: is not Bazel: it says {printed!r}", hint="name another with --bazel-path"
         )
     return UNKNOWN if match[1] == "no_version" else match[1]
 

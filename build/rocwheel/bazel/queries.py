@@ -109,7 +109,7 @@ def compared(invocation: BazelInvocation, builds: list[dict[str, Any]]) -> tuple
     other = f"{about} differs in {', '.join(names)}"
     if cold:
         part = next(name for name in names if name not in SHARED)
-        return f"{other}: nothing of it serves, since every compile depends on {part}", True
+        return f"{other}, so none of it can be reused: every compile depends on {part}", True
     return f"{other}: has {SHARED[names[0]]}", False
 
 

@@ -231,7 +231,7 @@ class Commands(Group):
             return [str(builds.name), *args] if args[-1] in taking else args
         rest = _words(builds, args)
         if rest == []:
-            what = "no command given: name one behind the options, such as dist_wheels"
+            what = "no command given: name one after the options, such as dist_wheels"
             raise click.UsageError(what, ctx)
         return [*rest[:1], *args] if rest else args  # whose first word is no command
 
@@ -416,7 +416,7 @@ def _usage(app: App, exc: click.ClickException) -> int:
             near = f"{ELSEWHERE[exc.option_name]}; "
         inner = {} if near else getattr(ctx and ctx.command, "commands", {})  # of a group
         if its := [n for n in inner if any(exc.option_name in p.opts for p in inner[n].params)]:
-            near = f"it stands behind a command: {command} {its[0]} {exc.option_name}; "
+            near = f"it goes after a command: {command} {its[0]} {exc.option_name}; "
         text = f"No such option {exc.option_name!r}."
     if text.endswith("is not readable."):
         near = "check its permissions; "

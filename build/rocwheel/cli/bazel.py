@@ -101,8 +101,7 @@ class Minutes(click.types.StringParamType):
     metavar="TIME",
     type=Minutes(),
     default=0,
-    help="Keep the container and its Bazel server for the next turn; end them when they were idle "
-    "for so long: 30m, 2h.",
+    help="Keep the container and its Bazel server until they are idle for this long: 30m, 2h.",
 )
 @build_of(*COMMON, allow_dirty=True)
 @dry_run

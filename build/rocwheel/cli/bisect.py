@@ -58,7 +58,7 @@ asked_options = option_set(
         metavar="NIGHT",
         type=known.OneOf(known.nights),
         default="",
-        help="An earlier one it passed in; default: one that is found by going back.",
+        help="An earlier night it passed in; default: the search goes back for one.",
     ),
     gated("--family", type=known.OneOf(known.families), help="Default: that of the failed gate."),
     gated("--suite", type=known.OneOf(known.suites), help="Default: that gate's."),
@@ -68,9 +68,9 @@ asked_options = option_set(
         "--confirm",
         type=click.IntRange(min=1),
         default=3,
-        help="How often both ends and the final pair are tried.",
+        help="How often to test both ends and the final pair.",
     ),
-    option("--suspect", metavar="COMMIT", help="A commit that is tried first, and its parent."),
+    option("--suspect", metavar="COMMIT", help="A commit to test first, with its parent."),
     option("--metric", metavar="NAME", help="A number the test reports, or its milliseconds."),
     option(
         "--threshold",
@@ -84,7 +84,7 @@ asked_options = option_set(
 @nightly.command("bisect")
 @asked_options
 @option("--engine", type=click.Choice(ENGINES), default=ENGINES[0], help="Where probes run.")
-@option("--gpu-hours", type=float, default=math.inf, help="How long GPUs may be held for it.")
+@option("--gpu-hours", type=float, default=math.inf, help="The most GPU hours that it may use.")
 @option("--program", metavar="COMMAND", rare=True, help="How cells start rocwheel.")
 @store_options
 @person_options
@@ -106,8 +106,8 @@ def bisect(
     With --find-fix the good night is the later one, the newest if none is named.
 
     The sets of the nights between are tried first, then each input that changed, then commits of
-    JAX by `git bisect`. Killed or interrupted, the same command goes on. The exit status is 5 where
-    no culprit can be named.
+    JAX by `git bisect`. After an interruption the same command continues. The exit status is 5 if
+    it finds no culprit.
     """
     if bool(asked.metric) != bool(asked.threshold) or not NUMBER.fullmatch(asked.threshold):
         raise click.UsageError("--metric NAME goes with --threshold: a number, or <NUMBER")

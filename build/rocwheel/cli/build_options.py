@@ -105,7 +105,7 @@ CACHE: Final = (
         "--rocm-dir",
         type=PATH,
         rare=True,
-        help="ROCm trees alone: a path that is the same for all who share a remote cache.",
+        help="ROCm trees only: the same path on every machine that shares a remote cache.",
     ),
     _output(
         "--cache-budget",

@@ -53,7 +53,7 @@ def add(app: App, *, version: str, repository: str, ref: str, default: bool, dry
 @command("bump")
 @click.argument("what", required=False, type=click.Choice(KINDS))
 @option("--to", metavar="[NAME=]VERSION", help="The version; default: the newest there is.")
-@option("--check", is_flag=True, help="Only say what is newer; status 1 where something is.")
+@option("--check", is_flag=True, help="Only print what is newer; the status is 1 if anything is.")
 @dry_run
 @click.pass_obj
 def bump(app: App, what: str | None, to: str, check: bool, dry_run: bool) -> int:

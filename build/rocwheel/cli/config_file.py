@@ -186,7 +186,7 @@ def find(folder: str, named: str) -> Settings:
     else:
         import tomli as tomllib
     if path.exists() and not path.is_file():  # such as a FIFO, which would be read without end
-        raise ConfigError(f"{path}: is no file", hint="check ROCWHEEL_CONFIG")
+        raise ConfigError(f"{path}: is not a file", hint="check ROCWHEEL_CONFIG")
     try:
         text = path.read_text(encoding="utf-8")
         return Settings(path=path, text=text, values=tomllib.loads(text))

@@ -41,7 +41,7 @@ _OWN = frozenset({"base", "dry_run", "wheels_only", "python_versions", "wheelhou
 
 @command("demo")
 @option("--wheels-only", is_flag=True, help="Build and verify; no night, no index.")
-@option("--base", metavar="IMAGE", help="Make the image of --executor from this one.", rare=True)
+@option("--base", metavar="IMAGE", help="Base of the image that --executor builds in.", rare=True)
 @option(
     "--families",
     type=click.Choice(("2", "3")),
@@ -60,7 +60,7 @@ def demo(
     build: BuildOptions,
     dry_run: bool,
 ) -> None:
-    """Run the whole main job on the miniature workspace: a night whose store is a folder.
+    """Run the whole job on the miniature workspace, as a night whose store is a folder.
 
     Installs missing system packages (as root on Debian or Ubuntu), makes a TheRock-like tarball,
     builds the wheels for the CPythons it finds, releases them into a folder, and installs them from

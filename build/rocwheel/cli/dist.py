@@ -141,7 +141,7 @@ COST = option(
     section="Output",
     is_flag=True,
     rare=True,
-    help="A dry run that also counts Bazel's actions and says what a cache has of them.",
+    help="A dry run that also counts Bazel's actions, and those that the cache has.",
 )
 
 

@@ -76,7 +76,7 @@ def doctor(app: App, purpose: str, target: StoreOptions, build: BuildOptions) ->
     """Show what this machine has for building, gating or releasing, and what it lacks.
 
     With --for dist_wheels and that command's options it checks exactly that build. With --channel
-    or --store it shows your identity there, and tries whether you may write. The exit status is 8
+    or --store it shows your identity there, and tests whether you may write. The exit status is 8
     when something needed is missing.
     """
     from rocwheel import dist
@@ -193,20 +193,20 @@ def list_kept(app: App, folder: Path) -> None:
     "--older-than",
     metavar="DAYS",
     type=NUMBER,
-    help="Remove what was unused for so many days.",
+    help="Remove what has not been used for this many days.",
 )
 @option(
     "--to-size",
     metavar="SIZE",
     type=BYTES,
-    help="Remove what was unused longest until this size is left: 60G.",
+    help="Remove the least recently used until this size is left: 60G.",
 )
 @dry_run
 @click.pass_obj
 def clean(
     app: App, folder: Path, older_than: float | None, to_size: int | None, dry_run: bool
 ) -> None:
-    """Remove what was unused for long, or until a size is left; what is in use stays."""
+    """Remove what has long been unused, or enough to reach a size; keep what is in use."""
     if older_than is None and to_size is None:
         raise click.UsageError("give --older-than DAYS or --to-size SIZE")
     older = None if older_than is None else older_than * housekeeping.DAY

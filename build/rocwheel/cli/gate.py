@@ -368,8 +368,8 @@ def gate(app: App, asked: GateCommandOptions, signer: str, dry_run: bool) -> int
     """Run a suite on this machine's GPUs against staged wheels; store a verdict.
 
     The wheels are installed by SHA-256 into a fresh environment. The exit status is 0 for a pass,
-    else 21 to 31 by the state of the first suite that did not pass. A verdict is stored in any
-    case.
+    else 21 to 31 by the state of the first suite that did not pass. The verdict is stored either
+    way.
     """
     choice = Choice.NAMED if asked.tests or asked.failed_of else Choice.ALL
     key, requests = key_of(app, signer), requests_of(app, asked, choice)
@@ -429,10 +429,10 @@ def merge(
     signer: str,
     dry_run: bool,
 ) -> int:
-    """Make one verdict of N shards; a missing one is `not-run`.
+    """Combine N shards into one verdict; a missing shard is `not-run`.
 
-    FOLDERS are what `gate --shard` left in --output; without them the store is asked. Where the
-    channel needs runners' signatures, a stored shard without one counts as missing.
+    FOLDERS are what `gate --shard` left in --output; without them, the store's results count. If
+    the channel needs runners' signatures, a stored shard without one counts as missing.
     """
     key = key_of(app, signer)
     place, found = _found(app, asked, folders, shards, output)
@@ -486,7 +486,7 @@ def _known(app: App, name: str) -> KnownSuite:
 
 @group("skips")
 def skips_group() -> None:
-    """Look after the skip lists in ci/skips."""
+    """Import and check the skip lists in ci/skips."""
 
 
 @skips_group.command("verify")
@@ -494,7 +494,7 @@ def skips_group() -> None:
 @dry_run
 @click.pass_obj
 def verify(app: App, asked: GateCommandOptions, dry_run: bool) -> int:
-    """Run what the skip lists leave out and say which of it passes now; nothing is stored."""
+    """Run the tests that skip lists leave out, and print which pass now; store nothing."""
     request, *more = requests_of(app, asked, Choice.SKIPPED)
     suite, empty = request.suite.name, skips.SkipAudit(passing=(), unmet=(), tests={})
     if more:

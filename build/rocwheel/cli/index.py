@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable, Sequence
-from functools import partial
+from collections.abc import Sequence
 from pathlib import Path
 
 import click
@@ -49,17 +48,6 @@ def index() -> None:
     """Check, repair, prune and serve an index, or take over its files."""
 
 
-def _resolver(app: App, upstream: str, *, resolve: bool) -> Callable[[Place], list[str]] | None:
-    if not resolve:
-        if upstream:
-            raise click.UsageError("--upstream is only for --resolve")
-        return None
-    if not upstream:
-        raise click.UsageError("--resolve needs --upstream: the index of names that are in no set")
-    python = Path(sys.executable)
-    return partial(audit.resolve, upstream=upstream, python=python, runner=app.runner)
-
-
 @index.command("check")
 @target_options
 @which_option
@@ -84,9 +72,13 @@ def check(
 ) -> int:
     """Compare log, pages, files and statements of an index; with --download every byte.
 
-    Requests are one for each entry of the log, and a few: files are compared by name and size.
+    Sends one request for each entry of the log, and a few more; compares files by name and size.
     """
-    resolver, where = _resolver(app, upstream, resolve=resolve), Target(app, target)
+    if resolve != bool(upstream):
+        raise click.UsageError(
+            "--resolve and --upstream URL go together: that index has the names that are in no set"
+        )
+    where = Target(app, target)
     number, problems, logs = 0, list[str](), []
     with app.console.progress("checking", unit=Unit.BYTES) as progress:
         tally = operations.Tally(progress)
@@ -95,7 +87,10 @@ def check(
             number += checked.files
             logs.append((place, checked.state))
             problems += [as_called(text, app) for text in checked.problems]
-            problems += resolver(place) if resolver else ()
+            if resolve:
+                problems += audit.resolve(
+                    place, upstream=upstream, python=Path(sys.executable), runner=app.runner
+                )
     channel = trusting(app, where.channel)
     problems += stale(app, logs, channel, at_least)[0]
     # after a rollback nothing may be listed, and the log says so
@@ -113,7 +108,7 @@ def check(
     "--skip-entry",
     metavar="N|KEY",
     multiple=True,
-    help="Give up a lost or damaged entry of the log, forever; needs --reason.",
+    help="Give up a lost or damaged entry of the log for good; needs --reason.",
 )
 @person_options
 @dry_run
@@ -129,7 +124,7 @@ def repair(
 ) -> None:
     """Make every page show what the log says, and delete pruned files that are still there.
 
-    Repairs what a stopped run, a lost page or a change by hand left.
+    Repairs what an interrupted run, a lost page or a manual change left behind.
     """
     who = person.who(app)
     if skip_entry:

@@ -65,7 +65,7 @@ SCHEDULERS: Final = ("local", "slurm", "github")
 )
 @option("--from", "repeat", metavar="NIGHT", help="Repeat all of that night.")
 @option("--explain", is_flag=True, help="Print why each cell is in the night or not.")
-@option("--keep-going", is_flag=True, help="End with 0 also when `run` will have nothing to build.")
+@option("--keep-going", is_flag=True, help="End with 0 even if `run` has nothing to build.")
 @families_options
 @person_options
 @dry_run
@@ -87,7 +87,7 @@ def plan(
 
     Branches, the newest ROCm tarball of each family and images become commits and digests here.
     What was built or tested before is not repeated, and the plan says so. The exit status is 5
-    when every build is absent; the plan is stored all the same, and running it makes the page.
+    when every build is absent; the plan is still stored, and running it makes the page.
     """  # fmt: skip
     where = NightTarget(app, target)
     night = app.now().strftime("%Y-%m-%d") if night is None else night

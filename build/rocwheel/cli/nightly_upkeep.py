@@ -59,7 +59,7 @@ def age(value: str) -> float:
 def status(app: App, night: str, target: StoreOptions) -> int:
     """Show where every cell of a night stands, as the store knows it.
 
-    Slurm is asked only which jobs wait, and why. The exit status is 5 when something did not pass,
+    It asks Slurm only which jobs wait, and why. The exit status is 5 when something did not pass,
     or nothing was built.
     """
     where = NightTarget(app, target)
@@ -107,11 +107,11 @@ def _lines(
 @store_options
 @click.pass_obj
 def check(app: App, max_age: float, target: StoreOptions) -> int:
-    """Fail when something is wrong with the newest night beyond a failing cell.
+    """Fail if anything but a failing cell is wrong with the newest night.
 
     It fails if there is no night, or a part of it is absent. It fails if the night is too old,
-    was stopped, never ran, or stood still for 2 minutes (15 on Slurm). It fails if the night built
-    nothing or left no summary, or if Slurm holds a job.
+    was stopped, never ran, or made no progress for 2 minutes (15 on Slurm). It fails if the night
+    built nothing or left no summary, or if Slurm holds a job.
     """
     where = NightTarget(app, target)
     names = where.nights.names()
@@ -193,7 +193,7 @@ def stop(app: App, **asked: Any) -> None:
 @person_options
 @click.pass_obj
 def clear(app: App, host: str, target: StoreOptions, person: PersonOptions) -> None:
-    """Give cells again to a host that was excluded because everything ended `infra` there."""
+    """Use a host again that was excluded because every cell ended `infra` there."""
     where = NightTarget(app, target)
     if host not in (held := where.nights.quarantined()):
         hint = f"held back: {', '.join(sorted(held)) or 'no host'}"
@@ -211,8 +211,8 @@ def clear(app: App, host: str, target: StoreOptions, person: PersonOptions) -> N
 def changes(app: App, night: str, output: Path | None, target: StoreOptions) -> None:
     """Print how a night differs from the one before, for a workflow step, a mail or a chat.
 
-    It prints the verdict, what users have of the night, causes with the line to type, and changes
-    since the newest night that was over when this one was planned, as Markdown or --json.
+    Prints the verdict, what it means for users, causes with the line to type, and changes since the
+    last night that had ended when this one was planned. Markdown, or --json.
     """
     found = NightTarget(app, target)
     what = truth_of(app, found, found.nights.book(found.night(night)))

@@ -279,7 +279,7 @@ def prune(
 ) -> None:
     """Remove what the channel's retention no longer keeps, and what killed runs left.
 
-    With a promoter's --signer the head statement of each release is renewed, as a nightly does.
+    A promoter's --signer also renews the head statement of each release, as a nightly does.
     """
     where, who = Target(app, target), person.who(app, reason="retention")
     key = key_of(app, signer)
@@ -319,9 +319,8 @@ def status(
 ) -> int:
     """Show every wheel set: staged, gated, released; its age, and what holds it up.
 
-    The exit status is 7 where the log of a release is damaged; nothing can be changed there before
-    it is repaired. It is 9 where a release is older than one seen before, or its head statement
-    expired.
+    The exit status is 7 if the log of a release is damaged, which blocks every change until it is
+    repaired. It is 9 if a release is older than one seen before, or its head statement expired.
     """
     where, now = Target(app, target), app.now()
     channel, known_families = judging(app, where.channel), matrix.FAMILIES | where.own

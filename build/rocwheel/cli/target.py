@@ -269,7 +269,7 @@ class Target:
         digits = text.lower()
         hint = f"copy it from `status`: {SHORTEST} digits or more"
         if len(digits) < SHORTEST or set(digits) - set("0123456789abcdef"):
-            raise ConfigError(f"{text}: no such file, and no SHA-256", hint=hint)
+            raise ConfigError(f"{text}: no such file, and not a SHA-256", hint=hint)
         found = dict[str, Place]()
         for place in (place for pair in self.pairs() for place in pair):
             state = log.read(place)

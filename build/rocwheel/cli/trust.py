@@ -169,7 +169,7 @@ def approve(
 ) -> None:
     """Sign that cells of a staged set may be released: flaky, untested, or a family's first.
 
-    The approval holds on this channel, for failures that are there now, not for later ones.
+    The approval covers this channel and the failures of today, not later ones.
     """
     key, who = _given(app, signer), withdraw.with_reason(person.who(app), person.reason)
     where = Target(app, target)

@@ -193,7 +193,9 @@ def _check_places(request: Request) -> None:
         ("--rocm-dir", request.rocm_cache or request.cache),
     ):
         if not next(path for path in (folder, *folder.parents) if os.path.lexists(path)).is_dir():
-            raise ConfigError(f"{name}: {folder}: is no folder", hint="name a folder, or a new one")
+            raise ConfigError(
+                f"{name}: {folder}: is not a folder", hint="name a folder, or a new one"
+            )
         if not files.is_writable(folder):
             raise HostError(f"{name}: {folder}: cannot be written", hint="name another folder")
     xla = request.xla_source_dir

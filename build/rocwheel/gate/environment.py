@@ -362,7 +362,7 @@ def of_image(python: Path, *, env: Mapping[str, str], runner: Runner) -> Environ
     try:
         site, packages = runner.capture(ask).splitlines()
     except (CommandError, ValueError) as exc:
-        raise InfraError(f"{python}: is no environment", hint="check --installed") from exc
+        raise InfraError(f"{python}: is not an environment", hint="check --installed") from exc
     return Environment(python=python, site=Path(site), packages=tuple(packages.split()))
 
 

@@ -89,7 +89,7 @@ def make(
                 raise explained(what, base.reference, exc) from exc
     image = existing(name, inputs, engine, here)
     if image is None:
-        raise HostError(f"{name}: built, and not there", hint="ask the engine: images")
+        raise HostError(f"{name}: built, but not found", hint="ask the engine: images")
     return Made(name=name, inputs=inputs, image=image, is_new=True)
 
 

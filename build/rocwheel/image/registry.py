@@ -143,7 +143,7 @@ def obtain(
         image = inspect(reference, engine=engine, runner=runner)
     if image is None:
         raise HostError(
-            f"{reference}: pulled, and not there", hint=f"ask the engine: {engine.program} image ls"
+            f"{reference}: pulled, but not found", hint=f"ask the engine: {engine.program} image ls"
         )
     if image.architecture != engine.architecture:
         raise HostError(

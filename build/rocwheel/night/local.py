@@ -127,8 +127,8 @@ class LocalScheduler:
         if self.signals and not self._said:
             self._said = True
             self.worker.here.console.info(
-                f"   interrupted: {count(len(self._running), 'cell')} may end, nothing new begins; "
-                "Ctrl-C again stops at once"
+                f"   interrupted: {count(len(self._running), 'cell')} may finish, nothing new "
+                "starts; Ctrl-C again stops at once"
             )
         if self.signals.stops:
             self._stop()

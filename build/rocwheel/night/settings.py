@@ -71,7 +71,7 @@ class Rocm(Value, frozen=True, kw_only=True):
         """Refuse two places, and none."""
         if bool(self.tarballs) == bool(self.source):
             raise FieldError(
-                "has not exactly one of tarballs and source", hint="name a page, or one source"
+                "must have exactly one of tarballs and source", hint="name a page, or one source"
             )
         for key in ("sha256", "version"):
             if getattr(self, key) and self.tarballs:
@@ -95,7 +95,7 @@ class SetSettings(Value, frozen=True, kw_only=True):
         """Refuse sources and engines that contradict each other."""
         if bool(self.jax) == bool(self.source_dir):
             raise FieldError(
-                "has not exactly one of jax and source_dir", hint="name a pin: jax: default"
+                "must have exactly one of jax and source_dir", hint="name a pin: jax: default"
             )
         if self.executor and not self.image:
             hint = "name the image to build in"

@@ -440,7 +440,7 @@ class Truth(Plain, frozen=True, kw_only=True, dict=True):
     def headline(self) -> str:
         """Verdict and impact in a line."""
         new = sum(item.change is CellChange.NEW for item in self.changes)
-        parts = (self.night.verdict, self.night.impact, f"new: {new}" if new else "")
+        parts = (self.night.verdict, self.night.impact, count(new, "new failure") if new else "")
         return " · ".join(filter(None, parts))
 
     def document(self, page: str) -> dict[str, Any]:

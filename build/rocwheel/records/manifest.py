@@ -154,7 +154,7 @@ class Manifest(Value, frozen=True, kw_only=True, dict=True, omit_defaults=True):
         path = path / MANIFEST if path.is_dir() else path
         hint = "name a wheelhouse or its manifest.json"
         if path.exists() and not path.is_file():  # a FIFO would be waited for
-            raise ConfigError(f"{path}: is no file", hint=hint)
+            raise ConfigError(f"{path}: is not a file", hint=hint)
         with named(path, ConfigError, hint=hint):
             data = path.read_bytes()
         return cls.from_bytes(data, name=str(path))

@@ -262,12 +262,12 @@ def check_locked(manifest: Manifest, trust: Trust) -> None:
         what = f"JAX {jax.commit[:12]}, XLA {xla.commit[:12]}, Bazel {manifest.bazel_version}"
         what += ": not a verified pin, unchanged"
     elif other:
-        what = f"{other.filename}: {other.sha256[:12]} is no jaxlib of its pin"
+        what = f"{other.filename}: {other.sha256[:12]} is not a jaxlib of its pin"
     elif manifest.rocm.sha256 not in trust.rocm:
         what = f"ROCm {manifest.rocm.name}, {manifest.rocm.sha256[:12]}: no set of a night pins it"
     else:
         return
-    hint = "build it with --locked, of a ROCm whose `sha256` stands in nightly.yaml"
+    hint = "build it with --locked, from a ROCm whose `sha256` is in nightly.yaml"
     raise TrustError(f"locked: {what}", hint=hint)
 
 

@@ -247,7 +247,7 @@ def overview(
             views = sorted({name for known in every for name in known.families} - {ALL})
         for view in views:
             if view not in families:
-                unknown.append(f"{pair[0].location}: {view} is no family (any more)")
+                unknown.append(f"{pair[0].location}: {view} is not a family (any more)")
                 continue
             staging, release = (place.of(view) for place in pair)
             about: Any = {"now": now, "look": look, "states": states}
@@ -283,9 +283,9 @@ def waiting(sets: Iterable[SetStatus], *, hours: float) -> list[SetStatus]:
 
 
 def _file(staging: Place, set_id: str) -> tuple[Manifest | None, str, tuple[FoundVerdict, ...]]:
-    """Return what policy asks of a staged set; why its manifest is not there, where it is not."""
+    """Return what policy asks of a staged set; or why it has no manifest."""
     try:
-        manifest, why = manifests.find(staging, set_id), "its manifest is not there"
+        manifest, why = manifests.find(staging, set_id), "its manifest is missing"
     except (ConfigError, ObjectDiffersError) as exc:
         manifest, why = None, f"its manifest cannot be read: {exc}"
     return manifest, why, verdicts.find(staging, set_id) if manifest else ()

@@ -204,7 +204,7 @@ def check_name(wheel: WheelEntry, metadata: KeyValueText) -> None:
             raise WheelError(
                 f"{wheel.filename}: {what} says {project} {version}, the manifest "
                 f"{wheel.project} {wheel.version} ({wheel.kind})",
-                hint="build the set again: nothing is listed under another name than its own",
+                hint="build the set again: nothing is listed under a name that is not its own",
             )
     if WheelName.parse(wheel.filename).tags != wheel.tags:
         raise WheelError(

@@ -58,7 +58,7 @@ def checked(text: str) -> Requirement:
         ) from exc
     if wanted.url:  # it may hold a password, and becomes the name of the ROCm in a manifest
         raise ConfigError(
-            "pip:rocm @ URL: an address is no requirement here",
+            "pip:rocm @ URL: an address is not a requirement here",
             hint="name the index: --therock-index-url URL",
         )
     if wanted.name != "rocm" or DEVELOPMENT not in wanted.extras:

@@ -158,7 +158,7 @@ def _links(text: str, url: str) -> _Listed:
     links = [unescape(href) for href in _formats().link.findall(text)]
     names = tuple(unquote(href).partition("?")[0].rpartition("/")[2] for href in links)
     if not any(".tar." in name for name in names) and not _formats().heading.search(text):
-        raise _unreadable(url, "it is no list of tarballs that rocwheel knows")
+        raise _unreadable(url, "it is not a list of tarballs that rocwheel knows")
     found = (item for href in links for item in _listed(unquote(href), href, page=url))
     return _Listed(tarballs=tuple(found), names=names)
 

@@ -168,7 +168,7 @@ def _by_pip(
     text: str, index: str, sha256: str | None, asked: RocmVersion | None, cache: Path
 ) -> RocmPlan:
     if sha256:
-        raise ConfigError(f"{text}: is no tarball", hint="leave --therock-sha256 out")
+        raise ConfigError(f"{text}: is not a tarball", hint="leave --therock-sha256 out")
     pinned = by_pip.pinned(text)
     named = RocmVersion.parse(pinned) if pinned else None
     if asked and named and asked != named:

@@ -67,7 +67,7 @@ class RcFiles(Plain, frozen=True, kw_only=True):
         if not lines:
             raise SourceError(
                 f"{where}: --config={config}: no rc file of this tree defines it",
-                hint="the tree is of another kind than its version says, or it is incomplete",
+                hint="the tree is not what its version says, or it is incomplete",
             )
         if config in inside or len(inside) > _DEPTH:
             raise SourceError(f"{where}: --config={config} contains itself", hint="check the tree")
@@ -118,7 +118,7 @@ def modules(workspace: Path, rc: RcFiles, options: Iterable[str] = ()) -> bool |
         word = "enable" if is_on else "disable"
         raise SourceError(
             f"{workspace}: its rc files {word} bzlmod, and it has no {lacks}",
-            hint="the checkout is incomplete, or half of it is of another release",
+            hint="the checkout is incomplete, or mixes two releases",
         )
     if is_on and (not has_workspace or said.get("workspace") is False):
         return None

@@ -85,6 +85,8 @@ def look_up(
     name, ref = ref or version, ref or f"{TAG}{version}"
     if is_commit(ref) or ref.startswith(TAG):
         name = version
+    if _order(version)[0]:
+        raise ConfigError(f"{version!r} is not a version", hint="write 0.11.0; a branch is --ref")
     if any(pin.name == name and not pin.unverified for pin in known.pins):
         raise ConfigError(
             f"JAX {name}: {known.path} has a verified pin", hint="remove it first to replace it"

@@ -126,7 +126,7 @@ class _File(Value, frozen=True, kw_only=True):
                 Version(pin.version or name)
             except InvalidVersion:
                 raise FieldError(
-                    f"{pin.version or name!r} is no version", "pins", name,
+                    f"{pin.version or name!r} is not a version", "pins", name,
                     hint='write for example "0.9.1", or `version:` below the name of a branch',
                 ) from None  # fmt: skip
         count = sum(pin.default for pin in self.pins.values())

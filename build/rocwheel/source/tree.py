@@ -417,7 +417,7 @@ def _version(root: Path, where: Assignment) -> Version:
         return Version(text)
     except InvalidVersion as exc:
         raise SourceError(
-            f"{root / where.file}: {text!r} is no version", hint="use the file as JAX has it"
+            f"{root / where.file}: {text!r} is not a version", hint="use the file as JAX has it"
         ) from exc
 
 

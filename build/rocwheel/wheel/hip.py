@@ -295,7 +295,7 @@ def check_code(data: memoryview, target: str, features: str) -> str:
 
 def _checked(data: memoryview, target: str, features: str) -> str:
     if bytes(data[:6]) != b"\x7fELF\x02\x01":
-        raise CodeError("is no ELF file" if any(data[:64]) else "is empty")
+        raise CodeError("is not an ELF file" if any(data[:64]) else "is empty")
     ident, kind, machine, _, _, _, at, flags, *counts = HEADER.unpack_from(data)
     if machine != EM_AMDGPU or ident[7] != OSABI_HSA or kind != 3:  # noqa: PLR2004  # ET_DYN
         raise CodeError(f"is for machine {machine}, system {ident[7]}, not for AMD GPUs")
@@ -345,7 +345,7 @@ def _metadata(data: memoryview, sections: list[tuple[int, ...]]) -> Mapping[str,
                 except (msgspec.DecodeError, RecursionError) as exc:
                     raise CodeError(f"has metadata that cannot be read ({exc})") from None
                 if not isinstance(found, dict):
-                    raise CodeError("has metadata that is no map")
+                    raise CodeError("has metadata that is not a map")
                 return found
             at = content + (size + 3) // 4 * 4
     raise CodeError("has no metadata")

@@ -318,7 +318,7 @@ def _lines(text: str) -> list[str]:
 
 
 def version(text: str) -> Version | None:
-    """Return a version by PEP 440; None where the text is no version."""
+    """Return a version by PEP 440; None where the text is not a version."""
     return _parsed(Version, text)
 
 

@@ -229,7 +229,7 @@ class ZipArchive:
         if U32 in (size, offset) or count == U16:
             self.refuse("of 4 GiB or 65535 members: rocwheel reads smaller ones")
         if offset + size != start + at:
-            self.refuse("its central directory does not lie where its end record says")
+            self.refuse("its central directory is not where its end record says")
         if size > LIMITS.directory:
             self.refuse(f"a directory of {size} bytes is larger than any wheel's")
         self.comment = tail[at + END.size :]

@@ -127,7 +127,7 @@ def test_installing_is_shown_as_commands_that_ask_nothing():
                 "clang++": "",
             },
             "clang",
-            r"is no clang, it calls itself 'clang \(GCC\) 12'",
+            r"is not clang: it calls itself 'clang \(GCC\) 12'",
         ),
     ],
 )

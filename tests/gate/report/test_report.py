@@ -169,7 +169,7 @@ def test_what_is_new_against_the_last_run_is_told():
     assert changes["test_b.py::test_crash"].startswith("new")
     html = gate_page.render(results, FOUND, {}, LAST).decode()
     assert "2 new failures, 1 known from it, 1 fixed" in html
-    assert "No run of this suite" in gate_page.render(results, FOUND, {}).decode()
+    assert "There is no earlier run of this suite" in gate_page.render(results, FOUND, {}).decode()
 
 
 def test_states_are_coloured_by_what_to_do_and_say_it():

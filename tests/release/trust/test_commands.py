@@ -176,7 +176,7 @@ def test_a_shard_that_no_runner_signed_is_missing(world, capsys, signer) -> None
     add_shard(world, 1)
     add_shard(world, 2, signer=signer)
     assert merge_of(world) == State.NOT_RUN.exit_code
-    why = "is no runner's key" if signer else "no runner's key has signed it"
+    why = "is not a runner's key" if signer else "no runner's key has signed it"
     assert why in capsys.readouterr().err
 
 
@@ -976,7 +976,7 @@ def test_a_locked_channel_takes_the_sources_of_verified_pins_alone(world, capsys
     trust = policy.load(path)
     proof.check_locked(real, trust)
     other = replace(jaxlib, sha256="2" * 64)
-    with pytest.raises(TrustError, match=r"jaxlib-.*whl: 222222222222 is no jaxlib of its pin"):
+    with pytest.raises(TrustError, match=r"jaxlib-.*whl: 222222222222 is not a jaxlib of its pin"):
         proof.check_locked(replace(real, wheels=(other, *plain.wheels)), trust)
     for change in (
         {"jax": replace(source, commit="2" * 40)},

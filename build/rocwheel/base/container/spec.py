@@ -221,7 +221,7 @@ class ContainerSpec(Plain, frozen=True, kw_only=True):
     def host(self, guest: GuestPath) -> Path:
         """Return where `guest` lies on this machine. Raises HostError when it is only inside."""
         pairs = [(item.guest, item.host) for item in self.all_mounts]
-        return _moved(guest, pairs, "lies in the container alone")
+        return _moved(guest, pairs, "exists only in the container")
 
     def _options(self) -> Iterator[str]:
         engine, user = self.engine, self.user

@@ -223,7 +223,7 @@ def consumed(
             part.close()
     raise DownloadError(
         f"{without_secrets(url)}: changes faster than it can be fetched",
-        hint="give the address of a file that stays as it is",
+        hint="give the address of a file that does not change",
     )
 
 

@@ -205,7 +205,7 @@ def clang(path: Path | None, environ: Mapping[str, str], *, runner: Runner) -> C
     introduced = runner.capture(Command(argv=(str(cc), "--version"), timeout=60))
     if "Free Software Foundation" in introduced:
         raise HostError(
-            f"{cc}: is no clang, it calls itself {introduced.splitlines()[0]!r}",
+            f"{cc}: is not clang: it calls itself {introduced.splitlines()[0]!r}",
             hint="name another compiler: --compiler-path",
         )
     version = runner.capture(Command(argv=(str(cc), "-dumpversion"), timeout=60)).strip()

@@ -207,7 +207,7 @@ class Child:
         for line in lines:
             yield protocol.parse(line)
         if len(self._unread) > protocol.LINE_LIMIT:
-            raise BrokenProtocolError(f"wrote {len(self._unread)} bytes that are no message")
+            raise BrokenProtocolError(f"wrote {len(self._unread)} bytes that are not a message")
 
     def output(self, start: int, end: int | None = None) -> str:
         """Return what was printed between two offsets of the log; if long, only its two ends."""

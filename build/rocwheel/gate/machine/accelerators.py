@@ -248,7 +248,7 @@ def _properties(path: Path) -> tuple[dict[str, int], str]:
             try:
                 numbers[name] = int(value)
             except ValueError:
-                return numbers, f"{name} {value!r} is no number"
+                return numbers, f"{name} {value!r} is not a number"
     return numbers, "" if numbers else f"{path.name} is empty"
 
 

@@ -134,7 +134,7 @@ class Trails:
 def against(results: Results, last: LastRun | None) -> str:
     """Compare with the last run of the cell, in a sentence."""
     if last is None:
-        return "No run of this suite, family and CPython is known to compare this one with."
+        return "There is no earlier run of this suite, family and CPython to compare with."
     new = sum(test.test not in last.bad for test in results.failures)
     old = len(results.failures) - new
     fixed = {t.test for t in results.tests if t.attempts and not t.outcome.bad} & set(last.bad)

@@ -118,7 +118,7 @@ def _refuse_numbers(numbers: Numbers, *at: str) -> None:
         Version(at[-1] if at else "0")
     except InvalidVersion as exc:
         hint = 'write "0.10.2": {must_run: …}'
-        raise FieldError(f"{at[-1]!r} is no version of JAX", *at, hint=hint) from exc
+        raise FieldError(f"{at[-1]!r} is not a version of JAX", *at, hint=hint) from exc
     for name in numbers.keys() - set(Demand.__struct_fields__):
         raise FieldError("unknown key", *at, name, hint=suggest(name, Demand.__struct_fields__))
     if not numbers.get("must_run", 1):

@@ -82,7 +82,7 @@ class Holding(Value, frozen=True, kw_only=True):
     changed: str | UnsetType = UNSET
 
     def __post_init__(self) -> None:
-        """Refuse what is no time. Raises ConfigError."""
+        """Refuse what is not a time. Raises ConfigError."""
         for text in (self.first, self.changed):
             if text:
                 moment(text)
@@ -115,7 +115,7 @@ class Transition(Value, frozen=True, kw_only=True):
     format: Literal[1, 2, 3, 4] = FORMAT
 
     def __post_init__(self) -> None:
-        """Refuse what is no time; say who can read it. Raises ConfigError."""
+        """Refuse what is not a time; say who can read it. Raises ConfigError."""
         moment(self.time)
         if self.format == FORMAT:
             msgspec.structs.force_setattr(self, "needs", NEEDS)
@@ -151,7 +151,7 @@ class Known(Value, frozen=True, kw_only=True, omit_defaults=True):
     nights: dict[str, str] = msgspec.field(default_factory=dict)  # family -> whose release it was
 
     def __post_init__(self) -> None:
-        """Refuse what is no time. Raises ConfigError."""
+        """Refuse what is not a time. Raises ConfigError."""
         moment(self.time)
         moment(self.first)
 
@@ -201,7 +201,7 @@ class Known(Value, frozen=True, kw_only=True, omit_defaults=True):
 _Fact = TypeVar("_Fact", int, str)
 _BY: Final = ("action", "time", "by", "reason")  # of an entry, that a set keeps
 _last: Final = attrgetter(*_BY)
-_TORN: Final = "entry {} of the log follows another one than is there"
+_TORN: Final = "entry {} of the log does not follow the entry before it"
 
 
 class File(Value, frozen=True, kw_only=True):
@@ -276,7 +276,7 @@ class IndexState(Plain, frozen=True, kw_only=True):
     # Number of each entry that could not be folded as it was committed, and why.
     damage: Mapping[int, str] = {}
     is_whole: bool = False  # folded from the first entry on: no snapshot could be used
-    torn: bool = False  # an entry that was folded follows another one than is there
+    torn: bool = False  # an entry that was folded does not follow the entry before it
     is_skip: bool = False  # the last entry stands for a lost one, which the next one follows
     # Indexes and projects that have pages by a lost entry alone.
     strays: frozenset[tuple[str, str]] = frozenset()

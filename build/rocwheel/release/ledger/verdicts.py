@@ -198,7 +198,7 @@ def _read(place: Place, manifest: str, item: FoundVerdict, size: int) -> FoundVe
     data = b""
     try:
         if size > LARGEST:
-            raise ConfigError(f"{size} bytes are no verdict")  # noqa: TRY301
+            raise ConfigError(f"{size} bytes are not a verdict")  # noqa: TRY301
         data, _ = place.store.read(item.key)
         item = replace(item, line=data)
         verdict = _verdict(place, manifest, item)

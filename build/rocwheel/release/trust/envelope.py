@@ -114,7 +114,7 @@ class Envelope(Plain, frozen=True, kw_only=True):
 def parse(data: bytes, *, name: str) -> Envelope:
     """Read an envelope; its signatures stay unchecked. Raises TrustError."""
     if len(data) > LARGEST:
-        raise TrustError(f"{name}: {len(data)} bytes are no statement", hint=AGAIN)
+        raise TrustError(f"{name}: {len(data)} bytes are not a statement", hint=AGAIN)
     bundle = data if data.startswith(_BUNDLED) else b""
     outer: _Content
     if bundle:
@@ -132,7 +132,7 @@ def parse(data: bytes, *, name: str) -> Envelope:
         raise TrustError(f"{name}: payload: a subject is named twice", hint=AGAIN)
     spelt = _line(json.loads(data)) if bundle else _written(outer.payload, signatures)
     if data != spelt:  # several statements in a file are a line each
-        raise TrustError(f"{name}: spelt in another way than `trust sign` does", hint=AGAIN)
+        raise TrustError(f"{name}: not written as `trust sign` writes it", hint=AGAIN)
     return Envelope(
         name=name,
         sha256=files.sha256(data),

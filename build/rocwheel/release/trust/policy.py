@@ -318,5 +318,5 @@ def _pinned(ci: Path) -> tuple[dict[Sources, frozenset[str]], frozenset[str]]:
 def time_of(text: object) -> datetime:
     """Return a statement's time. Raises ConfigError for text that is none in UTC."""
     if (time := moment(str(text))).utcoffset():
-        raise ConfigError(f"{text!r} is no time in UTC", hint="write 2026-11-01T12:00:00Z")
+        raise ConfigError(f"{text!r} is not a time in UTC", hint="write 2026-11-01T12:00:00Z")
     return time.astimezone(timezone.utc)

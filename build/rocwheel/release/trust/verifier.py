@@ -252,7 +252,7 @@ def _chain(
     key, name = case.trust.keys.get(keyid), case.trust.name(keyid)
     if key is None or key.role is not KeyRole.RUNNER:
         for link in chain.values():
-            about = f"{link.stated.name}: role: {name} is no runner's key"
+            about = f"{link.stated.name}: role: {name} is not a runner's key"
             yield replace(link, holds=True, counts=False, about=about)
         return
     is_over, gap, at, before = key.revoked.since <= case.now.date(), "", 1, ""

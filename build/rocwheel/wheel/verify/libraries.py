@@ -76,7 +76,7 @@ class Libraries(Plain, frozen=True, kw_only=True):
         for platform in self.report.filename.platforms:
             if not platform.startswith("manylinux"):
                 if self.report.elf and self.kind is not None:
-                    yield finding("tag.manylinux", f"{platform} is no manylinux tag")
+                    yield finding("tag.manylinux", f"{platform} is not a manylinux tag")
                 continue
             level = self.policy.level(platform)
             if not level:

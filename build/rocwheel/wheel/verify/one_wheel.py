@@ -232,7 +232,7 @@ class Judge(Libraries, frozen=True, kw_only=True):
             if member not in names:
                 yield finding("layout.required", f"{member} is missing")
             elif member.endswith(".so") and member not in {item.path for item in report.elf}:
-                yield finding("layout.required", f"{member} is no shared object")
+                yield finding("layout.required", f"{member} is not a shared object")
         wanted_points = {
             group: tuple(text.format(rocm=self.rocm) for text in points)
             for group, points in rules.entry_points.items()

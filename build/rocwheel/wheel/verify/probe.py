@@ -129,7 +129,7 @@ def started(plan: dict[str, Any], module: str, member: str, wanted: dict[str, An
     found = importlib.import_module(module)
     initialize = found.initialize
     if not callable(initialize) or inspect.iscoroutinefunction(initialize):
-        raise WrongError("initialize is no function to be called")
+        raise WrongError("initialize is not callable")
     inspect.signature(initialize).bind()
     if inspect.isgeneratorfunction(initialize):
         raise WrongError("initialize yields: calling it does nothing")

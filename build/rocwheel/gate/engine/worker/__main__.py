@@ -17,7 +17,7 @@ def load() -> None:
     sys.path[:] = [path for path in sys.path if not path or Path(path).resolve() != folder]
     spec = util.spec_from_file_location(NAME, folder / "__init__.py")
     if spec is None or spec.loader is None:
-        raise ImportError(f"{folder} is no package")
+        raise ImportError(f"{folder} is not a package")
     sys.modules[NAME] = util.module_from_spec(spec)
     spec.loader.exec_module(sys.modules[NAME])
 

@@ -240,7 +240,7 @@ class Leftovers:
             left = [t for t in _threads() if not t.daemon and t is not _main_thread()]
             if left:
                 origin, name = self._threads.get(left[0], self._test), left[0].name
-                message = readable(f"thread {name} has no end and is no daemon")
+                message = readable(f"thread {name} does not end and is not a daemon")
                 self._channel.emit("stray", test=origin, message=message)
                 _exit(status)
 
