@@ -93,7 +93,7 @@ class Minutes(click.types.StringParamType):
     metavar="FILE",
     type=PATH,
     multiple=True,
-    help="Test file to run with pytest afterwards; repeatable.",
+    help="Test file to run with pytest; repeatable.",
 )
 @option("--test-option", "test_options", multiple=True, help="Option of pytest; repeatable.")
 @option(

@@ -128,8 +128,7 @@ FAMILY: Final = (
         metavar="LIST",
         type=ListOf(known.families_or_all),
         multiple=True,
-        help="GPU families that the wheels are for, or all: one build with the gfx targets of "
-        "each; default: the tarball's name.",
+        help="GPU families to build for, or all; default: the tarball's.",
     ),
     FAMILY_FILE,
 )
@@ -149,7 +148,7 @@ FOLDERS: Final = (
     _jax(
         "--xla-source-dir",
         type=PATH,
-        help="XLA source tree to build instead of the one JAX pins.",
+        help="XLA source tree to build instead of JAX's.",
     ),
 )
 SOURCES: Final = (
@@ -160,7 +159,7 @@ SOURCES: Final = (
         metavar="VERSION",
         type=OneOf(known.jax_versions),
         default="",
-        help="JAX pin of ci/pins.yaml; default: the default pin.",
+        help="Pin of ci/pins.yaml; default: its default.",
     ),
     _jax(
         "--jax-repository",
@@ -251,7 +250,7 @@ BAZEL: Final = (
         "--bazel-options",
         multiple=True,
         rare=False,
-        help="Further Bazel option, last on its line; repeatable.",
+        help="Bazel option, added last; repeatable.",
     ),
     _bazel(
         "--bazel-startup-options",
@@ -264,7 +263,7 @@ REMOTE: Final = (
         "--remote-cache",
         metavar="URL",
         rare=False,
-        help="Bazel remote cache: http, https, grpc or grpcs.",
+        help="Bazel cache: http(s):// or grpc(s)://.",
     ),
     _remote(
         "--remote-executor",
@@ -306,7 +305,7 @@ CONTAINER: Final = (
         type=click.Choice(EXECUTORS),
         default="host",
         rare=False,
-        help="Where Bazel and compilers run: on this machine, or in one container.",
+        help="Build on this machine or in one container.",
     ),
     _container(
         "--builder-image",
@@ -348,7 +347,7 @@ CONTAINER: Final = (
     ),
 )
 ALLOW_DIRTY: Final = _output(
-    "--allow-dirty", is_flag=True, help="Build from sources that are not a clean commit."
+    "--allow-dirty", is_flag=True, help="Build sources that are not a clean commit."
 )
 WHEELHOUSE: Final = (
     _output("--wheelhouse", type=PATH, default="wheelhouse", help="Folder for the wheelhouses."),

@@ -66,7 +66,7 @@ def _store(app: App, purpose: Purpose, build: BuildOptions, target: StoreOptions
     "purpose",
     type=click.Choice([*(purpose.value for purpose in Purpose), VERY_BUILD]),
     default="build",
-    help="What the machine is for; dist_wheels: the build with exactly these options.",
+    help="What it is for; dist_wheels: exactly this build.",
 )
 @store_options
 @build
