@@ -14,6 +14,7 @@ import sys
 from pathlib import Path
 
 import pytest
+from support import pages
 from support.tiers import merge_tries
 
 from rocwheel import __version__
@@ -194,8 +195,12 @@ def test_what_is_packaged_from_a_changed_checkout_says_so(built, tmp_path):
 
 
 def test_an_editable_install_uses_the_checkout(built, tmp_path):
+    """By the lines of the overview."""
     _, _, tree = built
-    folder = environment(sys.executable, tmp_path / "env", "-e", tree)
+    (block,) = (block for block in pages.blocks() if block.page.name == "index.md")
+    lines = "\n".join(block.commands).replace("pip install", "pip install --editable")
+    run("bash", "-e", "-c", lines, cwd=tree, HOME=str(tmp_path))
+    folder = tmp_path / "rocwheel-venv" / "bin"
     try_everything(folder, tmp_path, commit_of(tree))
     code = "import amdgpu_family_matrix, rocwheel.base.home as h; print(h.find(None).root)"
     assert run(folder / "python", "-c", code, cwd=tmp_path).stdout.strip() == str(tree)
