@@ -137,12 +137,16 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
                 item.add_marker(pytest.mark.flaky(reruns=1))
 
 
-def place_in_line(item: pytest.Item) -> int:
-    """Return how early a worker takes a test: what is long must not begin last."""
+def place_in_line(item: pytest.Item) -> tuple[int, bool]:
+    """Return how early a worker takes a test: what is long must not begin last.
+
+    In its group the miniature comes late: a demo has put most of its kernels into the disk cache.
+    """
+    is_late = item.path.name == "test_miniature.py"
     group = item.get_closest_marker("xdist_group")
     if group and group.args[0] in LONGEST:
-        return LONGEST.index(group.args[0])
-    return len(LONGEST) + (item.get_closest_marker("slow") is None)
+        return LONGEST.index(group.args[0]), is_late
+    return len(LONGEST) + (item.get_closest_marker("slow") is None), is_late
 
 
 def pytest_runtest_setup(item: pytest.Item) -> None:
@@ -244,6 +248,21 @@ def here(console: Console, runner: HostRunner, tmp_path: Path) -> Here:
         environ=dict(os.environ), cwd=tmp_path, cache=tmp_path / "cache", home=home.find(None),
         console=console, runner=runner,
     )  # fmt: skip
+
+
+@pytest.fixture(scope="session")
+def common(tmp_path_factory):
+    """A folder of this session, of all its workers."""
+    base = tmp_path_factory.getbasetemp()
+    return base.parent if "PYTEST_XDIST_WORKER" in os.environ else base
+
+
+@pytest.fixture(scope="session")
+def disk_cache(common):
+    """Bazel's disk cache of this session, of all its workers."""
+    folder = common / "bazel-disk"
+    folder.mkdir(exist_ok=True)
+    return folder
 
 
 @pytest.fixture(scope="session")

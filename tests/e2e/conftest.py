@@ -15,9 +15,11 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path
 
 import pytest
+from support import forked
 from support.engines import PROGRAMS, SYSTEM
 from support.s3 import servers
 
+from rocwheel import cli
 from rocwheel.base import files
 from rocwheel.base.host import machine
 
@@ -68,17 +70,15 @@ class World:
             (self.cache / name.replace("_", "-")).symlink_to(folder)
         return self
 
+    def environ(self, env: dict[str, str]) -> dict[str, str]:
+        cache = str(self.folder / "cache")
+        return {**os.environ, "PATH": PATH, "XDG_CACHE_HOME": cache, **self.env, **env}
+
     def start(self, *arguments: str, **env: str) -> subprocess.Popen[str]:
         return subprocess.Popen(
             [sys.executable, str(EXECUTABLE), *arguments],
             cwd=self.folder,
-            env={
-                **os.environ,
-                "PATH": PATH,
-                "XDG_CACHE_HOME": str(self.folder / "cache"),
-                **self.env,
-                **env,
-            },
+            env=self.environ(env),
             stdin=subprocess.DEVNULL,
             stdout=subprocess.PIPE,
             stderr=subprocess.PIPE,
@@ -87,10 +87,13 @@ class World:
         )
 
     def run(self, *arguments: str, **env: str) -> Done:
+        """Run the command in a fork of the tests' process, which has all of it imported."""
         started = time.monotonic()
-        process = self.start(*arguments, **env)
-        out, err = process.communicate(timeout=1700)
-        return Done(process.returncode, out, err, time.monotonic() - started)
+        done = forked.run(
+            cli.main, [*arguments], cwd=self.folder, env=self.environ(env), timeout=1700,
+            program=str(EXECUTABLE),
+        )  # fmt: skip
+        return Done(done.code, done.out, done.err, time.monotonic() - started)
 
     def unfinished(self) -> list[str]:
         """What a run that failed must not leave in the wheelhouse."""
@@ -122,21 +125,6 @@ class World:
 
 
 @pytest.fixture(scope="session")
-def common(tmp_path_factory):
-    """A folder of this session, of all its workers."""
-    base = tmp_path_factory.getbasetemp()
-    return base.parent if "PYTEST_XDIST_WORKER" in os.environ else base
-
-
-@pytest.fixture(scope="session")
-def disk_cache(common):
-    """Bazel's disk cache of this session, of all its workers."""
-    folder = common / "bazel-disk"
-    folder.mkdir(exist_ok=True)
-    return folder
-
-
-@pytest.fixture(scope="session")
 def made(common, disk_cache, versions):
     """What `demo` made and said, once for all workers, and a copy of it for tests that only read.
 
@@ -151,8 +139,11 @@ def made(common, disk_cache, versions):
             for each in (world, copy):
                 each.folder.mkdir()
                 each.share(bazel_disk=disk_cache)
-            done = world.run("--json", "demo")
-            assert done.returncode == 0, done.stderr[-4000:]
+            started = time.monotonic()
+            process = world.start("--json", "demo")  # the executable itself, as a user starts it
+            out, err = process.communicate(timeout=1700)
+            assert process.returncode == 0, err[-4000:]
+            done = Done(process.returncode, out, err, time.monotonic() - started)
             shutil.copytree(world.wheelhouse, copy.wheelhouse, symlinks=True)
             shutil.copytree(world.cache / "demo", copy.cache / "demo", symlinks=True)
             answer.write_text(json.dumps(asdict(done)))

@@ -163,9 +163,10 @@ def bazel(miniature_tarball, tmp_path_factory, runner):
 
 
 @pytest.fixture(scope="module")
-def wheels(bazel):
+def wheels(bazel, disk_cache):
     """Plugin and pjrt of the first CPython; every test may read them, none builds over them."""
-    built = bazel.build_gpu_wheels(bazel.pythons[0].version)
+    # the demo compiles the same
+    built = bazel.build_gpu_wheels(bazel.pythons[0].version, f"--disk_cache={disk_cache}")
     assert built.status == 0, built.said
     return {label: files[0] for label, files in built.outputs.items()}
 
