@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+import tarfile
 from pathlib import Path
 
 import pytest
@@ -10,6 +11,8 @@ import pytest
 sys.path.insert(0, str(Path(__file__).parent))
 
 from checkouts import FOLDER
+
+from examples.miniature import make_therock
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
@@ -19,6 +22,14 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     for item in items:
         if Path(__file__).parent in item.path.parents:
             item.add_marker(pytest.mark.skip(reason="ROCWHEEL_REAL_SOURCES names no folder"))
+
+
+@pytest.fixture(scope="session")
+def therock(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("therock")
+    with tarfile.open(make_therock.make_tarball(folder, rocm_version="7.12.0")) as archive:
+        archive.extractall(folder / "tree", filter="data")
+    return folder / "tree"
 
 
 MATRIX: list[tuple[str, str, str, str]] = []

@@ -1,9 +1,8 @@
 """XLA's real rules on a TheRock-shaped tree: find_rocm_config.py is run, rocm_configure evaluated.
 
-The Bazel at hand may be older than the rules: `PORTED` lists what is rewritten for it, each a
-spelling that means the same. Evaluated are all of rocm_configure.bzl, find_rocm_config.py and the
-templates of crosstool and rocm; not evaluated are sycl_configure.bzl (replaced: no SYCL), the BUILD
-files that come out (they load rules_ml_toolchain and rules_cc of a later Bazel), and every compile.
+Evaluated by Bazel 7.7 are all of rocm_configure.bzl, find_rocm_config.py and the templates of crosstool
+and rocm; not evaluated are sycl_configure.bzl (replaced: no SYCL), the BUILD files that come out
+(test_graph.py does), and every compile.
 """
 
 from __future__ import annotations
@@ -12,40 +11,22 @@ import os
 import re
 import subprocess
 import sys
-import tarfile
 from pathlib import Path
 
 import pytest
 from checkouts import XLA_FILES, Commit, upstream
 from packaging.version import Version
+from support import bazel7
 
-from examples.miniature import make_therock
 from rocwheel import rocm, source
 
 ROOT = Path(__file__).parents[2]
 LAYOUTS = source.load_layouts(ROOT / "ci" / "layouts.yaml")
 SKYLIB = Path("/usr/share/bazel/tools/skylib")
-# A folder is no label in Bazel 4.
-_FOLDER = (
-    'repository_ctx.path(str(repository_ctx.path(rocm_dist_label.relative(":BUILD")).dirname)'
-    ' + "/rocm_dist")'
-)
-PORTED = (
-    (re.compile(r"repository_ctx\.getenv\("), "repository_ctx.os.environ.get("),
-    (re.compile(r"repository_ctx\.path\(rocm_dist_label\)"), _FOLDER),
-    (re.compile(r"(\w+)\.get_child\(([^()]+)\)"), r'repository_ctx.path(str(\1) + "/" + \2)'),
-)
+on_bazel_7 = pytest.mark.skipif(os.geteuid() != 0, reason="needs root, for mounts and chroot")
 # An XLA that the checkouts do not have cannot be looked into: the table says so at the end.
 TREES = upstream()
 BY_XLA = {commit.xla.name: commit for commit in TREES if commit.xla.is_here()}
-
-
-@pytest.fixture(scope="module")
-def therock(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    folder = tmp_path_factory.mktemp("therock")
-    with tarfile.open(make_therock.make_tarball(folder, rocm_version="7.12.0")) as archive:
-        archive.extractall(folder / "tree", filter="data")
-    return folder / "tree"
 
 
 def needs_of(xla: Commit) -> object:
@@ -115,28 +96,11 @@ def test_find_rocm_config_accepts_the_tree_and_refuses_what_the_data_refuses(
             aside.rename(hidden)
 
 
-def port(folder: Path) -> None:
-    """Rewrite the rules for the Bazel at hand."""
-    gpus = folder / "third_party" / "gpus"
-    (gpus / "sycl_configure.bzl").write_text("def enable_sycl(repository_ctx):\n    return False\n")
-    for path in (*gpus.glob("*.bzl"), *(folder / "third_party/remote_config").glob("*.bzl")):
-        text = path.read_text()
-        for pattern, new in PORTED:
-            text = pattern.sub(new, text)
-        while match := re.search(
-            r"^    def \w+\(.*?(?=^    \S|^\S)", text, re.MULTILINE | re.DOTALL
-        ):
-            lines = [line.removeprefix("    ") for line in match[0].splitlines()]
-            text = text[: match.start()] + text[match.end() :]
-            start = text.rfind("\ndef ", 0, match.start()) + 1
-            text = text[:start] + "\n".join(lines) + "\n\n" + text[start:]
-        path.write_text(text)
-
-
 def configure(xla: Commit, therock: Path, tmp_path: Path) -> Path:
     """Let Bazel evaluate XLA's rule with ROCM_PATH; the repository it makes."""
     folder = xla.extract(tmp_path / "xla", *XLA_FILES)
-    port(folder)
+    rule = folder / "third_party/gpus/sycl_configure.bzl"
+    rule.write_text("def enable_sycl(repository_ctx):\n    return False\n")
     # 0.10.2 takes ROCm from a repository that rules_ml_toolchain makes of ROCM_PATH.
     stand_in = tmp_path / "config_rocm_hipcc"
     (stand_in / "rocm").mkdir(parents=True)
@@ -162,11 +126,14 @@ def configure(xla: Commit, therock: Path, tmp_path: Path) -> Path:
         "CLANG_COMPILER_PATH": "/usr/bin/clang-19",
         "TF_ROCM_CLANG": "1",
     }
-    base = tmp_path / "base"
+    base, rc = tmp_path / "base", tmp_path / "bazelrc"
+    rc.write_text(bazel7.RC)
+    no_rc = ("--nohome_rc", "--nosystem_rc", f"--bazelrc={rc}", bazel7.label(tmp_path))
     done = subprocess.run(
         [
-            *("bazel", f"--output_base={base}", "--batch", "query"),
-            *("--experimental_repo_remote_exec", "@local_config_rocm//rocm:all"),
+            *(bazel7.program(tmp_path), *no_rc, f"--output_base={base}", "--batch", "query"),
+            *("--noenable_bzlmod", "--enable_workspace", "--experimental_repo_remote_exec"),
+            "@local_config_rocm//rocm:all",
             *(f"--repo_env={name}={value}" for name, value in variables.items()),
         ],
         cwd=tmp_path,
@@ -180,7 +147,8 @@ def configure(xla: Commit, therock: Path, tmp_path: Path) -> Path:
     return made
 
 
-@pytest.mark.needs("bazel", "clang-19", "readelf")
+@pytest.mark.needs("mmdebstrap", "unshare", "chroot", "clang-19")
+@on_bazel_7
 def test_a_rocm_behind_links_is_listed_by_the_same_folders(therock: Path, tmp_path: Path) -> None:
     """Up to 0.10.1 absolute inclusions came from links: jax-ml/jax#18976, elixir-nx/xla#129."""
     link = tmp_path / "link"
@@ -191,7 +159,8 @@ def test_a_rocm_behind_links_is_listed_by_the_same_folders(therock: Path, tmp_pa
     assert str(therock) not in toolchain
 
 
-@pytest.mark.needs("bazel", "clang-19", "readelf")
+@pytest.mark.needs("mmdebstrap", "unshare", "chroot", "clang-19")
+@on_bazel_7
 def test_rocm_configure_really_configures_the_tree(
     xla: Commit, therock: Path, tmp_path: Path, matrix: list
 ) -> None:
