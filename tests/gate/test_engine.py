@@ -25,7 +25,7 @@ from rocwheel.gate.suite.suites import Library
 from rocwheel.records.results import Fault, LastRun, Outcome
 from rocwheel.records.verdict import State
 
-pytestmark = [pytest.mark.integration, pytest.mark.usefixtures("each_pytest")]
+pytestmark = pytest.mark.integration
 
 TWO = "def test_one(): pass\ndef test_two(): pass\n"
 
@@ -176,7 +176,7 @@ def test_a_file_that_cannot_be_collected_is_an_error_and_others_still_run(root, 
     assert run.results.counts.passed == 2
 
 
-def test_a_file_is_collected_without_a_look_at_those_beside_it(root, each_pytest):
+def test_a_file_is_collected_without_a_look_at_those_beside_it(root):
     """Looking at all of a folder for each of its files would be quadratic."""
     told = "    with Path(__file__).with_name('seen').open('a') as file: print(file_path.name, file=file)"
     conftest = f"from pathlib import Path\ndef pytest_collect_file(file_path):\n{told}\n"
@@ -313,7 +313,7 @@ def test_what_reads_absls_flags_does_not_depend_on_the_files_before_it(root):
     """
     code = "from absl import flags\ndef test_x(): assert flags.FLAGS.parsed\n"
     files = {"absl/__init__.py": "", "absl/flags.py": flags, "test_a.py": code, "test_b.py": code}
-    run = gate.run(root, files, env={"PYTHONPATH": f"{gate.PATH}:{root}"})
+    run = gate.run(root, files, env={"PYTHONPATH": str(root)})
     assert set(run.outcomes().values()) == {"passed"}
 
 
@@ -387,8 +387,7 @@ def test_modules_that_the_installed_package_lacks_come_from_a_folder_asked_last(
         from package import lacking, there
         def test_x(): assert (there.WHERE, lacking.WHERE) == ("installed", "modules")
     """
-    path = os.pathsep.join(filter(None, (str(installed.parent), gate.PATH)))
-    worker = {"modules": extra.parent, "env": {"PYTHONPATH": path}}
+    worker = {"modules": extra.parent, "env": {"PYTHONPATH": str(installed.parent)}}
     run = gate.run(root, {"test_a.py": code}, worker=worker)
     assert run.verdict.state is State.PASS
     assert run.results.processes[0].extra == ("package.lacking",)

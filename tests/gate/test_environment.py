@@ -54,10 +54,10 @@ def test_everything_is_held_to_the_versions_of_the_set_and_of_an_earlier_run():
     )
     request = SimpleNamespace(
         wheels=wheels, constraints=("numpy==2.0", "jaxlib==0.8.0"), requirements=("more==1",),
-        suite=SimpleNamespace(with_jax=True, requirements=("pytest==8.4.2",)),
+        suite=SimpleNamespace(with_jax=True, requirements=("pytest==9.1.1",)),
     )  # fmt: skip
     texts = environment.listed(request, Path("/w"), NO_ROCM)
-    assert texts["others.txt"] == ["jax==0.9.1", "pytest==8.4.2", "more==1"]
+    assert texts["others.txt"] == ["jax==0.9.1", "pytest==9.1.1", "more==1"]
     assert texts["constraints.txt"] == ["jax-x-plugin==0.9.1", "jaxlib==0.9.1", "numpy==2.0"]
 
 

@@ -168,6 +168,9 @@ KINDS = {
     "a child deaf to signals": well(
         "subprocess.Popen(['sh', '-c', \"trap '' TERM INT HUP; sleep 1000\"])", left="sleep 1000"
     ),
+    "a pool of processes": well(
+        "import multiprocessing as m; sys.pool = m.get_context('fork').Pool(2)", left="a pool"
+    ),
     "a child without a command line": well(
         "subprocess.Popen([''], executable='/bin/cat', stdin=subprocess.PIPE)", left="[cat]"
     ),

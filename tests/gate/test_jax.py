@@ -75,7 +75,7 @@ def asked(interpreter, tmp_path, *, manifest, wheels, device, **more):
         libraries=suites.libraries(ROOT / "ci"),
         device=device,
         lanes=2,
-        rocm="pip:pytest==8.4.2",  # no ROCm is needed to be refused
+        rocm="pip:pytest==9.1.1",  # no ROCm is needed to be refused
         **more,
     )
 

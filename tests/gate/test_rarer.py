@@ -11,7 +11,7 @@ from rocwheel.gate.suite.suites import Library, device_errors
 from rocwheel.records.results import Outcome
 from rocwheel.records.verdict import State
 
-pytestmark = [pytest.mark.integration, pytest.mark.usefixtures("each_pytest")]
+pytestmark = pytest.mark.integration
 
 CI = Path(__file__).parents[2] / "ci"
 

@@ -102,7 +102,7 @@ SUITE = Suite(
     with_jax=False,
     select="",
     environment={"FROM": "the suite"},
-    requirements=("pytest==8.4.2",),
+    requirements=("pytest==9.1.1",),
     deadlines=Deadlines(test=300, shard=900, suite=900),
     must_run=1,
     may_skip=1,
@@ -178,10 +178,10 @@ def test_a_staged_set_is_installed_by_hash_tested_and_its_verdict_kept(request_,
     verdict = gated.verdict
     assert verdict.wheels == {w.filename: w.sha256 for w in manifest.wheels}
     assert verdict.backend == "cpu", "without JAX only the CPU needs nobody's word"
-    assert "pytest==8.4.2" in gated.results.environment["packages"].split()
+    assert "pytest==9.1.1" in gated.results.environment["packages"].split()
     assert not list((host.cache / "gate/work").iterdir()), "what is the run's alone is gone"
     assert gated.results.environment["environment"].startswith("made in ")
-    assert verdict.ran.pytest == "8.4.2"
+    assert verdict.ran.pytest == "9.1.1"
     assert verdict.ran.unofficial == (
         "--device cpu",
         "this rocwheel does not know the commit it was built from",
@@ -617,7 +617,7 @@ def test_each_failure_of_a_stored_gate_says_whether_the_released_set_has_it(
     (suite / "test_a.py").write_text(TWO_SETS)
     lines = (
         "suite: smoke", "about: ours", "source: {folder: suites/own}", "gpus: [0]",
-        "with_jax: false", "requirements: [pytest==8.4.2]", "must_run: 1",
+        "with_jax: false", "requirements: [pytest==9.1.1]", "must_run: 1",
         "deadlines: {test: 300, shard: 900, suite: 900}",
     )  # fmt: skip
     (ci / "suites/smoke.yaml").write_text("\n".join(lines))
@@ -779,7 +779,7 @@ def test_what_failed_runs_again_with_the_same_packages(at, tmp_path, capsys):
     results = rich()
     line = ["gate", f"--wheels={tmp_path}", "--family=gfx90a", "--python=3.12", "--suite=smoke"]
     line += ["--failed-of=before"]
-    about = {**results.environment, "packages": "numpy==2.0\npytest==8.4.2"}
+    about = {**results.environment, "packages": "numpy==2.0\npytest==9.1.1"}
     (tmp_path / "before").mkdir()
     (tmp_path / "before/results.json").write_bytes(replace(results, environment=about).to_bytes())
     make_set(tmp_path, pythons=("3.12",))

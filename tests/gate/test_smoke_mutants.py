@@ -25,7 +25,7 @@ pytestmark = [
 
 ROOT = Path(__file__).parents[2]
 SCRIPT = ROOT / "tests/support/smoke_mutants.py"
-NEEDED = ("jax==0.9.1", "jaxlib==0.9.1", "ml_dtypes==0.5.3", "packaging==25.0", "pytest==8.4.2")
+NEEDED = ("jax==0.9.1", "jaxlib==0.9.1", "ml_dtypes==0.5.3", "packaging==25.0", "pytest==9.1.1")
 KINDS = {
     "zeros", "half scale", "one tile lost", "K cut", "one row swapped", "one element off",
     "lower precision inside", "NaN in one lane", "stale output",

@@ -52,7 +52,7 @@ SUITE = Suite(
     with_jax=False,
     select="",
     environment={},
-    requirements=("pytest==8.4.2",),
+    requirements=("pytest==9.1.1",),
     deadlines=Deadlines(test=300, shard=900, suite=900),
     must_run=1,
     may_skip=0,

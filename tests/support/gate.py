@@ -28,9 +28,6 @@ if TYPE_CHECKING:
     from rocwheel.records.results import Fault, Results, TestResult
 
 
-PATH = ""  # folder of a pytest that stands before the installed one
-
-
 @dataclass(frozen=True)
 class Run:
     """Results and what they are judged to be."""
@@ -118,7 +115,7 @@ def plan(root: Path, files: tuple[str, ...], **kwargs) -> RunPlan:
         "python": Path(sys.executable),
         "root": root,
         "arguments": ("-c", os.devnull),
-        "env": {"PYTHONPATH": PATH, **kwargs.pop("env", {})},
+        "env": kwargs.pop("env", {}),
         "logs": logs,
         **kwargs.pop("worker", {}),
     }

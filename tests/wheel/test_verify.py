@@ -58,8 +58,8 @@ CODE = {
     "without kernel names": (code(kernel="xxx"), "has no kernel add"),
     "without descriptors": (code(descriptor="xxx.kd"), "has no kernel descriptor add.kd"),
     "without instructions": (code(body=bytes(64)), "has no instructions in kernel add"),
-    "with metadata that is none": (code(kernels=7), "without a list of kernels"),
-    "with kernels that are none": (code(kernels=[{"x": 1}]), "has a broken table"),
+    "with metadata that is none": (code(kernels=7), "has metadata that cannot be read"),
+    "with kernels that are none": (code(kernels=[{"x": 1}]), "has metadata that cannot be read"),
     "with another feature than it says": (
         make_bundle(("gfx942", "gfx1100"), code=lambda target: make_code(f"{target}:xnack+")),
         "gfx942: has another xnack than none",

@@ -340,7 +340,7 @@ def _rename(
         app.console.warn(note)
     documents = [plan.document(folder) for plan in plans]
     if dry_run:
-        rename.apply(plans, folder, keep=False)
+        rename.check(plans, folder)
         text = "\n".join(f"would write {folder / str(plan.after)} from {plan}" for plan in plans)
         return app.emit({"dry_run": True, "wheels": documents}, text)
     if not parent:

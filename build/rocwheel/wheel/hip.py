@@ -13,11 +13,12 @@ code (LLVM's AMDGPUUsage, code object V3 to V6, and llvm/BinaryFormat/ELF.h).
 """
 
 import hashlib
+import io
 import re
 import struct
 import zlib
-from collections.abc import Iterable, Iterator, Mapping
-from typing import Any, Final, NamedTuple
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from typing import Annotated, Final, NamedTuple
 
 import msgspec
 
@@ -72,6 +73,7 @@ HEADER: Final = struct.Struct("<16sHHIQQQIHHHHHH")
 SECTION: Final = struct.Struct("<IIQQQQIIQQ")
 SYMBOL: Final = struct.Struct("<IBBHQQ")
 _NOTE: Final = struct.Struct("<III")
+_DISTANCE: Final = struct.Struct("<q")
 _DYNSYM, _NOTES, _NOBITS, _PROGBITS = 11, 7, 8, 1
 _METADATA: Final = (b"AMDGPU\0\0", 32)  # name and type of the note that has the kernels
 _OBJECT, _FUNCTION = 1, 2
@@ -180,72 +182,70 @@ def read(bundle: Bundle, data: bytearray) -> Bundle:
     """Unpack a bundle and check its code objects; `data` may be longer than the bundle."""
     problems: list[str] = []
     compilers: set[str] = set()
+    digest, size = hashlib.md5(usedforsecurity=False), 0
     try:
-        pieces = _unpacked(memoryview(data)[bundle.header :], bundle.compression)
-        digest, size = _walk(pieces, bundle, problems, compilers)
-    except (zlib.error, OSError, ValueError) as exc:
-        digest, size = "", -1
-        problems.append(f"does not unpack ({exc})")
-    if size >= 0 and bundle.compression and size != bundle.unpacked:
-        problems.append(f"unpacks to {size} bytes, its header says {bundle.unpacked}")
-    elif size >= 0 and bundle.digest and digest != bundle.digest:
-        problems.insert(0, f"has MD5 {digest} unpacked, its header says {bundle.digest}")
-    return replace(
-        bundle, is_read=True, problems=tuple(problems), compilers=tuple(sorted(compilers))
-    )
-
-
-def _walk(
-    pieces: Iterator[bytes], bundle: Bundle, problems: list[str], compilers: set[str]
-) -> tuple[str, int]:
-    """Check the code objects of a stream, one at a time; return digest and size of all of it."""
-    digest, at, left = hashlib.md5(usedforsecurity=False), 0, bundle.unpacked
-    objects = iter(sorted((x for x in bundle.objects if x.size), key=lambda item: item.offset))
-    wanted, held = next(objects, None), bytearray()
-    for piece in pieces:
-        if (left := left - len(piece)) < 0:
-            raise ValueError("more bytes than its header says")
-        digest.update(piece)
-        while wanted:
-            low = max(wanted.offset + len(held) - at, 0)
-            held += piece[low : wanted.offset + wanted.size - at]
-            if len(held) < wanted.size:
-                break
+        for piece, item in _pieces(bundle, _unpacking(bundle, data)):
+            digest.update(piece)
+            size += len(piece)
             try:
-                view = memoryview(held)
-                compilers.add(check_code(view, wanted.target, wanted.features))
+                compilers.add(check_code(piece, item.target, item.features) if item else "")
             except CodeError as exc:
-                problems.append(f"{wanted}: {exc}")
-            following, held = next(objects, None), bytearray()
-            if following and following.offset < wanted.offset + wanted.size:
-                raise ValueError("code objects that overlap")
-            wanted = following
-            if wanted and wanted.size > OBJECT:
-                raise ValueError(f"a code object of {wanted.size} bytes is more than is read")
+                problems.append(f"{item}: {exc}")
+    except (zlib.error, OSError, ValueError) as exc:
+        problems.append(f"does not unpack ({exc})")
+    else:
+        stamp = digest.hexdigest()[:16]
+        if bundle.compression and size != bundle.unpacked:
+            problems.append(f"unpacks to {size} bytes, its header says {bundle.unpacked}")
+        elif bundle.digest not in ("", stamp):
+            problems.insert(0, f"has MD5 {stamp} unpacked, its header says {bundle.digest}")
+    made_by = tuple(sorted(compilers - {""}))
+    return replace(bundle, is_read=True, problems=tuple(problems), compilers=made_by)
+
+
+def _pieces(
+    bundle: Bundle, unpack: Callable[[int], bytes]
+) -> Iterator[tuple[bytes, CodeObject | None]]:
+    """Yield all bytes in order: each code object in one piece, what lies between in several."""
+    at = 0
+    for item in sorted((x for x in bundle.objects if x.size), key=lambda item: item.offset):
+        if item.offset < at:
+            raise ValueError("code objects that overlap")
+        if item.size > OBJECT:
+            raise ValueError(f"a code object of {item.size} bytes is more than is read")
+        while at < item.offset and (piece := unpack(min(STEP, item.offset - at))):
+            yield piece, None
+            at += len(piece)
+        yield unpack(item.size), item
+        at += item.size
+    while piece := unpack(STEP):
+        yield piece, None
         at += len(piece)
-    if wanted:
-        problems.append(f"{wanted}: is cut off")
-    compilers.discard("")
-    return digest.hexdigest()[:16], at
+        if at > bundle.unpacked:
+            raise ValueError("more bytes than its header says")
 
 
-def _unpacked(body: memoryview, compression: str) -> Iterator[bytes]:
+def _unpacking(bundle: Bundle, data: bytearray) -> Callable[[int], bytes]:
+    """Return a function that unpacks so many more bytes, or what is left."""
     import zstandard
 
-    if compression == "zstd":
+    body = memoryview(data)[bundle.header :]
+    if not bundle.compression:
+        return io.BytesIO(body[: bundle.unpacked]).read
+    if bundle.compression == "zlib":
+        inflate, rest = zlib.decompressobj(), [body]
+        return lambda size: inflate.decompress(
+            rest.pop() if rest else inflate.unconsumed_tail, size
+        )
+    reader = zstandard.ZstdDecompressor().stream_reader(body)
+
+    def unpack(size: int) -> bytes:
         try:
-            with zstandard.ZstdDecompressor().stream_reader(body) as reader:
-                yield from iter(lambda: reader.read(STEP), b"")
+            return reader.read(size)
         except zstandard.ZstdError as exc:
             raise ValueError(str(exc)) from None
-    elif compression:
-        decompressor = zlib.decompressobj()
-        piece = decompressor.decompress(body, STEP)
-        while piece:
-            yield piece
-            piece = decompressor.decompress(decompressor.unconsumed_tail, STEP)
-    else:
-        yield from (bytes(body[at : at + STEP]) for at in range(0, len(body), STEP))
+
+    return unpack
 
 
 def _table(body: bytes, compression: str) -> bytes:
@@ -285,7 +285,19 @@ class CodeError(Exception):
     """A code object that no GPU can load; the message says why."""
 
 
-def check_code(data: memoryview, target: str, features: str) -> str:
+class _Kernel(msgspec.Struct, gc=False):
+    name: str = msgspec.field(name=".name")
+    symbol: str = msgspec.field(name=".symbol")
+
+
+class _Metadata(msgspec.Struct):
+    kernels: Annotated[list[_Kernel], msgspec.Meta(max_length=KERNELS)] = msgspec.field(
+        name="amdhsa.kernels", default_factory=list
+    )
+    target: str = msgspec.field(name="amdhsa.target", default="")
+
+
+def check_code(data: bytes, target: str, features: str) -> str:
     """Check a code object that is filed under a target; return its compiler, "" for none."""
     try:
         return _checked(data, target, features)
@@ -293,7 +305,7 @@ def check_code(data: memoryview, target: str, features: str) -> str:
         raise CodeError(f"has a broken table ({exc})") from None
 
 
-def _checked(data: memoryview, target: str, features: str) -> str:
+def _checked(data: bytes, target: str, features: str) -> str:
     if bytes(data[:6]) != b"\x7fELF\x02\x01":
         raise CodeError("is not an ELF file" if any(data[:64]) else "is empty")
     ident, kind, machine, _, _, _, at, flags, *counts = HEADER.unpack_from(data)
@@ -309,10 +321,9 @@ def _checked(data: memoryview, target: str, features: str) -> str:
     if any(s[1] != _NOBITS and s[4] + s[5] > len(data) for s in sections):
         raise CodeError("is cut off")
     metadata = _metadata(data, sections)
-    stated = str(metadata.get("amdhsa.target", ""))
-    if stated and _TRIPLE.sub("", stated) != f"{target}{features}":
-        raise CodeError(f"says it is for {stated}")
-    _check_kernels(data, sections, metadata)
+    if metadata.target and _TRIPLE.sub("", metadata.target) != f"{target}{features}":
+        raise CodeError(f"says it is for {metadata.target}")
+    _check_kernels(data, sections, metadata.kernels)
     name_of = memoryview(data)[sections[counts[5]][4] :] if count else b""
     for section in sections:
         if bytes(name_of[section[0] : section[0] + 9]) == b".comment\0":
@@ -330,7 +341,7 @@ def _check_features(features: str, flags: int) -> None:
             raise CodeError(f"has another {name} than {features or 'none'} (e_flags {flags:#x})")
 
 
-def _metadata(data: memoryview, sections: list[tuple[int, ...]]) -> Mapping[str, Any]:
+def _metadata(data: bytes, sections: list[tuple[int, ...]]) -> _Metadata:
     for section in sections:
         if section[1] != _NOTES:
             continue
@@ -341,59 +352,49 @@ def _metadata(data: memoryview, sections: list[tuple[int, ...]]) -> Mapping[str,
             content = name_at + (name_size + 3) // 4 * 4
             if (bytes(data[name_at:content]), kind) == _METADATA:
                 try:
-                    found = msgspec.msgpack.decode(data[content : content + size])
+                    return msgspec.msgpack.decode(data[content : content + size], type=_Metadata)
                 except (msgspec.DecodeError, RecursionError) as exc:
                     raise CodeError(f"has metadata that cannot be read ({exc})") from None
-                if not isinstance(found, dict):
-                    raise CodeError("has metadata that is not a map")
-                return found
             at = content + (size + 3) // 4 * 4
     raise CodeError("has no metadata")
 
 
 def _check_kernels(
-    data: memoryview, sections: list[tuple[int, ...]], metadata: Mapping[str, Any]
+    data: bytes, sections: list[tuple[int, ...]], kernels: Iterable[_Kernel]
 ) -> None:
-    kernels = metadata.get("amdhsa.kernels", [])
-    if not isinstance(kernels, list) or len(kernels) > KERNELS:
-        raise CodeError("has metadata without a list of kernels")
-    symbols = dict(_symbols(data, sections))
+    symbols = _symbols(data, sections)
     for kernel in kernels:
-        name, symbol = kernel[".name"], kernel[".symbol"]
-        descriptor, code = symbols.get(symbol), symbols.get(name)
-        if descriptor is None or descriptor[0] != _OBJECT or descriptor[3] != DESCRIPTOR:
-            raise CodeError(f"has no kernel descriptor {symbol}")
-        if code is None or code[0] != _FUNCTION:
-            raise CodeError(f"has no kernel {name}")
-        place = _place(sections, descriptor[1], descriptor[2], DESCRIPTOR)
-        (distance,) = struct.unpack_from("<q", data, place + ENTRY_AT)
-        if descriptor[2] + distance != code[2]:
-            raise CodeError(f"has a descriptor that leads not to kernel {name}")
-        start = _place(sections, code[1], code[2], code[3], flags=_EXECUTABLE)
-        if code[3] and not any(data[start : start + code[3]]):  # some kernels are empty on purpose
-            raise CodeError(f"has no instructions in kernel {name}")
+        descriptor, code = symbols.get(kernel.symbol), symbols.get(kernel.name)
+        if descriptor is None or descriptor[1] & 15 != _OBJECT or descriptor[5] != DESCRIPTOR:
+            raise CodeError(f"has no kernel descriptor {kernel.symbol}")
+        if code is None or code[1] & 15 != _FUNCTION:
+            raise CodeError(f"has no kernel {kernel.name}")
+        (distance,) = _DISTANCE.unpack_from(data, _place(sections, descriptor) + ENTRY_AT)
+        if descriptor[4] + distance != code[4]:
+            raise CodeError(f"has a descriptor that leads not to kernel {kernel.name}")
+        start, size = _place(sections, code, flags=_EXECUTABLE), code[5]
+        # some kernels are empty on purpose
+        if size and not data[start] and not any(data[start : start + size]):
+            raise CodeError(f"has no instructions in kernel {kernel.name}")
 
 
-def _place(
-    sections: list[tuple[int, ...]], number: int, address: int, size: int, *, flags: int = 0
-) -> int:
-    section = sections[number]
-    inside = section[3] <= address and address + size <= section[3] + section[5]
-    if section[1] != _PROGBITS or section[2] & flags != flags or not inside:
+def _place(sections: list[tuple[int, ...]], symbol: tuple[int, ...], *, flags: int = 0) -> int:
+    _, _, _, number, address, size = symbol
+    _, kind, has, low, at, length, *_ = sections[number]
+    if kind != _PROGBITS or has & flags != flags or not low <= address <= low + length - size:
         raise CodeError("has symbols that lead outside its sections")
-    return address - section[3] + section[4]
+    return address - low + at
 
 
-def _symbols(
-    data: memoryview, sections: list[tuple[int, ...]]
-) -> Iterator[tuple[str, tuple[int, int, int, int]]]:
+def _symbols(data: bytes, sections: list[tuple[int, ...]]) -> dict[str, tuple[int, ...]]:
+    found: dict[str, tuple[int, ...]] = {}
     for section in sections:
-        if section[1] != _DYNSYM:
-            continue
-        names = data[sections[section[6]][4] :][: sections[section[6]][5]]
-        text = bytes(names)
-        table = data[section[4] : section[4] + section[5] - section[5] % SYMBOL.size]
-        for name, info, _, number, address, size in SYMBOL.iter_unpack(table):
-            if number:
-                end = text.index(b"\0", name)
-                yield text[name:end].decode(), (info & 15, number, address, size)
+        if section[1] == _DYNSYM:
+            strings = sections[section[6]]
+            names = data[strings[4] : strings[4] + strings[5]]
+            table = data[section[4] : section[4] + section[5] - section[5] % SYMBOL.size]
+            for symbol in SYMBOL.iter_unpack(table):
+                if symbol[3]:
+                    name = names[symbol[0] : names.index(b"\0", symbol[0])]
+                    found[name.decode()] = symbol
+    return found

@@ -7,6 +7,7 @@ exactly its files, or whose texts differ from it, is refused: a new RECORD would
 """
 
 import re
+from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Final, NamedTuple
@@ -20,7 +21,7 @@ from rocwheel.base.versions import kind_of
 from rocwheel.wheel import metadata
 from rocwheel.wheel.metadata import KeyValueText, RecordRow, WheelName, normal_name, row_of
 from rocwheel.wheel.zip_reader import Stamp, ZipArchive
-from rocwheel.wheel.zip_writer import Outbox, ZipPart
+from rocwheel.wheel.zip_writer import Outbox, ZipPart, check_folder, refuse_other
 
 TEXT: Final = 64 << 10  # bytes up to which a member counts as a text that RECORD must confirm
 # Patterns are compiled where they are used: `retag` needs one, and each takes a millisecond.
@@ -153,12 +154,22 @@ def plan_reversion(paths: Sequence[Path], change: NewVersion) -> tuple[Rename, .
     return tuple(parallel.each(plan, paths))
 
 
-def apply(plans: Iterable[Rename], folder: Path, *, keep: bool = True) -> tuple[Path, ...]:
-    """Write the planned wheels into a folder, all or none; never over a file of other content.
+def check(plans: Sequence[Rename], folder: Path) -> None:
+    """Refuse what `apply` would refuse; only wheels whose names are taken are written, aside."""
+    import tempfile  # with `shutil`: a retag takes as long as its imports
 
-    With `keep=False` they are only compared with files that have their names.
-    """
-    with Outbox(folder, keep=keep) as box:
+    check_folder(folder)
+    _refuse_doubles(plans)
+    taken = [plan for plan in plans if (folder / str(plan.after)).exists()]
+    with tempfile.TemporaryDirectory() as aside:
+        for path in apply(taken, Path(aside)):
+            refuse_other(path, folder / path.name)
+
+
+def apply(plans: Sequence[Rename], folder: Path) -> tuple[Path, ...]:
+    """Write the planned wheels into a folder, all or none; never over a file of other content."""
+    _refuse_doubles(plans)
+    with Outbox(folder) as box:
 
         def write(plan: Rename) -> Path:
             with ZipArchive(plan.source, stamp=plan.stamp) as archive:
@@ -169,6 +180,13 @@ def apply(plans: Iterable[Rename], folder: Path, *, keep: bool = True) -> tuple[
                 return box.write(str(plan.after), parts, archive)
 
         return tuple(parallel.each(write, plans))
+
+
+def _refuse_doubles(plans: Iterable[Rename]) -> None:
+    for name, number in Counter(str(plan.after) for plan in plans).items():
+        if number > 1:
+            hint = "give each wheel once"
+            raise WheelError(f"{name}: two of the wheels would get this name", hint=hint)
 
 
 class _Draft:

@@ -30,7 +30,7 @@ from rocwheel.wheel.sbom import Component
 from rocwheel.wheel.verify.libraries import is_found
 from rocwheel.wheel.wheel_policy import WheelPolicy
 from rocwheel.wheel.zip_reader import ZipArchive
-from rocwheel.wheel.zip_writer import Outbox, ZipPart, check_folder
+from rocwheel.wheel.zip_writer import Outbox, ZipPart, check_folder, refuse_other
 
 INTERPRETER: Final = Path(sys.executable)
 _SYSTEMS: Final = ("pkg:deb/", "pkg:rpm/", "pkg:apk/")  # where auditwheel looks for packages
@@ -161,17 +161,15 @@ def _releases(report: WheelReport) -> tuple[str, ...]:
 def check(plan: RepairPlan, out: Path, *, runner: Runner, console: Console) -> None:
     """Refuse what `apply` would refuse; only a wheel whose name is taken is repaired, aside."""
     check_folder(out)
-    if (out / str(plan.after)).exists():
-        apply(plan, out, runner=runner, console=console, keep=False)
+    if (final := out / str(plan.after)).exists():
+        with tempfile.TemporaryDirectory() as aside:
+            refuse_other(apply(plan, Path(aside), runner=runner, console=console).path, final)
 
 
-def apply(
-    plan: RepairPlan, out: Path, *, runner: Runner, console: Console, keep: bool = True
-) -> RepairResult:
-    """Write the repaired wheel; with `keep=False` only compare it with the file of its name."""
+def apply(plan: RepairPlan, out: Path, *, runner: Runner, console: Console) -> RepairResult:
     report = plan.report
     with ExitStack() as stack:
-        box = stack.enter_context(Outbox(out, keep=keep))
+        box = stack.enter_context(Outbox(out))
         archive = stack.enter_context(ZipArchive(report.path, stamp=report.stamp))
         changes: dict[str, bytes | Path] = {
             name: with_release(archive.read(name), report.version) for name in plan.releases

@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import errno
 import os
-import threading
 from collections.abc import Iterable
 from contextlib import suppress
 from pathlib import Path
@@ -172,6 +171,15 @@ def _unwritable(path: str | Path, why: str | None) -> HostError:
     return HostError(f"{path}: {why}", hint="choose another folder with --output, or make room")
 
 
+def refuse_other(made: Path, final: Path) -> None:
+    """Raise WheelError where the final path has other bytes than what was made for it."""
+    if final.exists() and not same_bytes(made, final):
+        raise WheelError(
+            f"{final}: exists with other content",
+            hint="choose another folder with --output; wheels are never overwritten",
+        )
+
+
 class Outbox:
     """Files that appear in a folder together when the block ends well, or not at all.
 
@@ -179,20 +187,13 @@ class Outbox:
     behind.
     """
 
-    def __init__(self, folder: Path, *, keep: bool = True) -> None:
-        """With `keep=False` only files whose names are taken are written, to be compared."""
+    def __init__(self, folder: Path) -> None:
         self.folder = folder
-        self._keep = keep
         self._drafts: dict[str, _DraftFile] = {}
-        self._names: set[str] = set()
-        self._lock = threading.Lock()
 
     def __enter__(self) -> Outbox:  # noqa: PYI034
         try:
-            if self._keep:
-                self.folder.mkdir(parents=True, exist_ok=True)
-            else:
-                check_folder(self.folder)
+            self.folder.mkdir(parents=True, exist_ok=True)
         except OSError as exc:
             raise _unwritable(exc.filename or self.folder, exc.strerror) from exc
         return self
@@ -208,16 +209,7 @@ class Outbox:
     def write(self, name: str, parts: Iterable[ZipPart], archive: ZipArchive) -> Path:
         """Write a wheel aside until the block ends; threads may at once. Raises HostError."""
         try:
-            with self._lock:
-                if name in self._names:
-                    raise WheelError(
-                        f"{name}: two of the wheels would get this name",
-                        hint="give each wheel once",
-                    )
-                self._names.add(name)
-                if not self._keep and not (self.folder / name).exists():
-                    return self.folder / name
-                draft = self._drafts[name] = _DraftFile(self.folder, name)
+            draft = self._drafts[name] = _DraftFile(self.folder, name)
             write(parts, archive, draft.descriptor)
         except OSError as exc:
             raise _unwritable(exc.filename or self.folder, exc.strerror) from exc
@@ -228,10 +220,10 @@ class Outbox:
         try:
             for name, draft in self._drafts.items():
                 final = self.folder / name
-                if self._keep and draft.publish(final):
+                if draft.publish(final):
                     made.append(final)
                 else:
-                    draft.refuse_other(final)
+                    refuse_other(draft.path, final)
         except BaseException:
             for final in made:
                 with suppress(OSError):
@@ -254,27 +246,19 @@ class _DraftFile:
             self.descriptor = os.open(self._hidden, flags | os.O_CREAT | os.O_TRUNC, 0o666)
 
     @property
-    def _path(self) -> Path:
+    def path(self) -> Path:
         return self._hidden or Path(f"/proc/self/fd/{self.descriptor}")
 
     def publish(self, final: Path) -> bool:
         """Give the file its name; False where another has it. Raises HostError."""
         try:
             # Only with a descriptor for the source does link() follow the link in /proc.
-            os.link(self._path, final, src_dir_fd=None if self._hidden else self.descriptor)
+            os.link(self.path, final, src_dir_fd=None if self._hidden else self.descriptor)
         except FileExistsError:
             return False
         except OSError as exc:
             raise HostError(f"{final}: {exc.strerror}", hint="choose another folder") from exc
         return True
-
-    def refuse_other(self, final: Path) -> None:
-        """Raise WheelError where this path has other bytes."""
-        if final.exists() and not same_bytes(self._path, final):
-            raise WheelError(
-                f"{final}: exists with other content",
-                hint="choose another folder with --output; wheels are never overwritten",
-            ) from None
 
     def discard(self) -> None:
         os.close(self.descriptor)

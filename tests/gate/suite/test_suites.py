@@ -29,7 +29,7 @@ suite: own
 about: something
 source: {folder: suites/own}
 gpus: [1]
-requirements: [pytest==8.4.2]
+requirements: [pytest==9.1.1]
 deadlines: {test: 10, shard: 20, suite: 30}
 must_run: 3
 """
@@ -137,6 +137,11 @@ def test_the_folders_of_our_suites_exist_and_bring_their_own_pytest_configuratio
     for suite in suites.load_all(ROOT / "ci"):
         if suite.source.folder:
             assert (ROOT / suite.source.folder / "pytest.ini").is_file(), suite.name
+
+
+def test_every_suite_pins_the_pytest_that_the_engine_is_tested_with():
+    pins = {pin for suite in suites.load_all(ROOT / "ci") for pin in suite.requirements}
+    assert {pin for pin in pins if pin.startswith("pytest")} == {f"pytest=={pytest.__version__}"}
 
 
 def test_every_library_of_the_page_says_how_it_is_seen():

@@ -34,7 +34,6 @@ MEANINGS: Final = {
     State.NO_RUNNER: "this machine has no GPU of the family, or too few; no test ran",
     State.INFRA: "the machine is not well; this says nothing about the wheels",
     State.NOT_RUN: "the run was cut short, or a shard is missing",
-    State.UNCALIBRATED: "how many of its tests must run on this family waits for an approval",
 }
 SHARD_PASSED: Final = "none of its tests went wrong; how many must run is asked of all shards"
 
@@ -68,7 +67,6 @@ TO_DO: Final = {
     State.NO_RUNNER: "Nothing is known of the wheels. Run it where there are GPUs of the family.",
     State.INFRA: "Nothing is known of the wheels. Repair or replace the machine, and run it again.",
     State.NOT_RUN: "Nothing is known of the wheels. Run it again, or the shard that is missing.",
-    State.UNCALIBRATED: "Look at the tests that ran; then approve their number when you promote.",
 }
 
 
@@ -154,8 +152,7 @@ def colour(state: State) -> str:
         return "good"
     if state in SILENT:
         return "idle"
-    look = (State.FLAKY, State.NOTHING_RAN, State.TOO_FEW_RAN, State.UNCALIBRATED)
-    return "warn" if state in look else "bad"
+    return "warn" if state in (State.FLAKY, State.NOTHING_RAN, State.TOO_FEW_RAN) else "bad"
 
 
 def render(

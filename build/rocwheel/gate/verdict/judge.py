@@ -37,9 +37,8 @@ PRECEDENCE: Final = (
     State.NOTHING_RAN,
     State.TOO_FEW_RAN,
     State.FLAKY,
-    State.UNCALIBRATED,
 )
-TOO_LITTLE: Final = frozenset({State.NOTHING_RAN, State.TOO_FEW_RAN, State.UNCALIBRATED})
+TOO_LITTLE: Final = frozenset({State.NOTHING_RAN, State.TOO_FEW_RAN})
 FOLLOWS_HARDWARE: Final = 3  # tests that fail on one device only, before the device is suspected
 
 

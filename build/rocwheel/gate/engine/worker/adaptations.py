@@ -21,7 +21,7 @@ class QuietReporter:
     """Stands where pytest's terminal reporter was, and prints nothing.
 
     pytest asks the plugin of that name for its terminal writer when it explains a comparison
-    (`Config.get_terminal_writer`); without one every failing `==` is an error inside pytest 8.
+    (`Config.get_terminal_writer`).
     """
 
     def __init__(self, config: pytest.Config) -> None:
@@ -71,31 +71,6 @@ def have_flags_parsed() -> None:
     with suppress(AttributeError):  # there is none, or what has that name is another's
         if not flags.is_parsed():
             flags.mark_as_parsed()
-
-
-def support_subtests() -> None:
-    """Let `TestCase.subTest` go on after a subtest that fails or skips, as pytest 9 does.
-
-    Without `addSubTest` in the result unittest runs no subtests at all: the first that skips ends
-    its whole test as skipped (https://docs.python.org/3/library/unittest.html#subtests).
-    """
-    from _pytest.unittest import TestCaseFunction
-
-    if hasattr(TestCaseFunction, "addSubTest"):
-        return
-    add_skip = TestCaseFunction.addSkip
-
-    def sub_test(self: Any, _case: Any, _test: Any, error: Any) -> None:
-        if error:
-            self._addexcinfo(error)
-
-    def skip(self: Any, case: Any, reason: str) -> None:
-        if not hasattr(case, "test_case"):  # a subtest that skips does not skip its test
-            add_skip(self, case, reason)
-
-    # unittest asks a result whether to stop at the first failure
-    for name, value in {"addSubTest": sub_test, "addSkip": skip, "failfast": False}.items():
-        setattr(TestCaseFunction, name, value)
 
 
 class LibraryWatch:

@@ -188,6 +188,7 @@ class Leftovers:
         self._before: dict[str, Any] | None = None  # None: not known since a file was imported
         self._at_call: dict[str, Any] = {}
         self._processes: set[int] = set()
+        self._pools: dict[Any, Any] = {}
         self._hook = threading.excepthook
         self.left: list[str] = []
         self.spoiled = False  # whether the process is of no more use
@@ -202,6 +203,7 @@ class Leftovers:
     def body(self) -> None:
         """Note what fixtures have added before the body of the test runs."""
         self._processes = set(_children())
+        self._pools = _pools()
         self._at_call = _state()
 
     def collected(self) -> None:
@@ -268,6 +270,10 @@ class Leftovers:
 
     def _kill(self) -> None:
         """End processes the body started, and what those leave to us, their subreaper."""
+        for key, end in _pools().items():  # it would wait for ever for a worker that was killed
+            if key not in self._pools:
+                self.left.append("a pool of processes")
+                end()
         until = _clock() + END_SECONDS
         while started := set(_children()) - self._processes - _helpers():
             for pid in started:
@@ -317,6 +323,14 @@ def _children() -> list[int]:
     with suppress(OSError):
         return children(_getpid())
     return []
+
+
+def _pools() -> dict[Any, Any]:
+    """Return what ends each pool and manager of multiprocessing, as Python does when it exits."""
+    known = getattr(sys.modules.get("multiprocessing.util"), "_finalizer_registry", {})
+    names = ("_terminate_pool", "_finalize_manager")
+    callbacks = ((key, end, getattr(end, "_callback", None)) for key, end in list(known.items()))
+    return {key: end for key, end, call in callbacks if getattr(call, "__name__", "") in names}
 
 
 def _helpers() -> set[int]:

@@ -13,12 +13,11 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from .adaptations import Extra, LibraryWatch, QuietReporter, have_flags_parsed, support_subtests
+from .adaptations import Extra, LibraryWatch, QuietReporter, have_flags_parsed
 from .channel import MOST_FIGURE, CommandReader, EventWriter, one_line, readable, valid
 from .cleanup import Leftovers, Stacks
 from .outcome import (
     FAILED_STATUS,
-    SKIPS,
     TEXT_LIMIT,
     PartsDigest,
     Witness,
@@ -154,15 +153,6 @@ class Session:
             return (yield)
         finally:
             self._no_child()
-
-    @pytest.hookimpl(wrapper=True, tryfirst=True)
-    def pytest_runtest_makereport(self, item: pytest.Item) -> Iterator[None]:
-        """Put a failure before the skips of a unittest's subtests."""
-        caught = getattr(item, "_excinfo", None)
-        if isinstance(caught, list) and len(caught) > 1:
-            # of a unittest's subtests pytest 8 reports the first that went wrong, a skip as well
-            caught.sort(key=lambda info: isinstance(info.value, SKIPS))
-        return (yield)
 
     def _no_child(self) -> None:
         """End a process that a test forked and that came back from the test."""
@@ -336,7 +326,6 @@ def main(settings: dict[str, Any]) -> int:
     sys.path.insert(0, str(Path.cwd()))  # as `python -m pytest` has it
     if settings["modules"]:
         sys.meta_path.append(Extra(settings["modules"]))
-    support_subtests()
     session = Session(settings, stacks)
     arguments = ["-p", "no:cacheprovider", "-p", "no:faulthandler", "--capture=no"]
     status = 2
