@@ -102,6 +102,12 @@ FORMS = {
 }
 
 
+def test_a_module_that_jax_takes_nothing_from_is_imported_too(tmp_path: Path) -> None:
+    made = with_file(runnable.plugin(), "jax_rocm7_plugin/other.py", b"import nowhere\n")
+    ((rule, message),) = ran(tmp_path, made)
+    assert (rule, message.partition(":")[0]) == ("runs.import", "jax_rocm7_plugin/other.py")
+
+
 @pytest.mark.parametrize("source", FORMS)
 def test_a_module_that_does_not_import_is_found(source: str, tmp_path: Path) -> None:
     (item,) = ran(tmp_path, module("\n" + source + "\n"))
