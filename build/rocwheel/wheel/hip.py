@@ -152,7 +152,10 @@ def parse(front: bytes, *, offset: int, room: int = 1 << 62) -> Bundle | None:
         size, unpacked = sizes if len(sizes) > 1 else (0, sizes[0])
         name, header = "zstd" if method else "zlib", 8 + layout.size
         digest = front[header - 8 : header].hex()
-        inner = _table(front[header : size or None], name)
+        try:
+            inner = _unpacking(front[header : size or None], name)(TABLE)
+        except (zlib.error, ValueError):
+            inner = b""
         # Enough of a header that a damaged bundle is more likely than a text.
         damaged = not inner.startswith(PLAIN) and header < size < unpacked < 1 << 40
     rows = _entries(inner)
@@ -184,7 +187,8 @@ def read(bundle: Bundle, data: bytearray) -> Bundle:
     compilers: set[str] = set()
     digest, size = hashlib.md5(usedforsecurity=False), 0
     try:
-        for piece, item in _pieces(bundle, _unpacking(bundle, data)):
+        body = memoryview(data)[bundle.header : bundle.size or None]
+        for piece, item in _pieces(bundle, _unpacking(body, bundle.compression)):
             digest.update(piece)
             size += len(piece)
             try:
@@ -225,14 +229,13 @@ def _pieces(
             raise ValueError("more bytes than its header says")
 
 
-def _unpacking(bundle: Bundle, data: bytearray) -> Callable[[int], bytes]:
+def _unpacking(body: memoryview | bytes, compression: str) -> Callable[[int], bytes]:
     """Return a function that unpacks so many more bytes, or what is left."""
     import zstandard
 
-    body = memoryview(data)[bundle.header :]
-    if not bundle.compression:
-        return io.BytesIO(body[: bundle.unpacked]).read
-    if bundle.compression == "zlib":
+    if not compression:
+        return io.BytesIO(body).read
+    if compression == "zlib":
         inflate, rest = zlib.decompressobj(), [body]
         return lambda size: inflate.decompress(
             rest.pop() if rest else inflate.unconsumed_tail, size
@@ -246,18 +249,6 @@ def _unpacking(bundle: Bundle, data: bytearray) -> Callable[[int], bytes]:
             raise ValueError(str(exc)) from None
 
     return unpack
-
-
-def _table(body: bytes, compression: str) -> bytes:
-    import zstandard
-
-    try:
-        if compression == "zlib":
-            return zlib.decompressobj().decompress(body, TABLE)
-        with zstandard.ZstdDecompressor().stream_reader(body) as reader:
-            return reader.read(TABLE)
-    except (zlib.error, zstandard.ZstdError):
-        return b""
 
 
 def _entries(front: bytes) -> list[tuple[int, int, str]]:
