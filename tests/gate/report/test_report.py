@@ -12,8 +12,8 @@ from rocwheel.base.values import replace
 from rocwheel.gate.report import ci, gate_page
 from rocwheel.gate.report.gate_page import Trails
 from rocwheel.gate.verdict import judge
-from rocwheel.records.results import Fault, Outcome, Results, TestResult
-from rocwheel.records.verdict import State
+from rocwheel.records.results import CollectError, Fault, Outcome, Results, TestResult
+from rocwheel.records.verdict import Demand, State
 
 
 @pytest.fixture
@@ -120,6 +120,17 @@ def test_the_summary_names_state_and_failures():
     text = ci.markdown(rich(), FOUND)
     assert text.startswith("### smoke on gfx94X-dcgpu, CPython 3.12.1: crash\n")
     assert "| `test_b.py::test_crash` | crashed | signal 11 (SIGSEGV) |" in text
+
+
+def test_every_file_that_cannot_be_collected_is_named_everywhere():
+    errors = tuple(CollectError(file=f"test_{n}.py", message=f"no module {n}") for n in "xyz")
+    results = replace(rich(), faults=(), collect_errors=errors)
+    judged = judge.judge(results, Demand(must_run=1))
+    commands = "\n".join(ci.workflow_commands(results, judged, ""))
+    page, xml = gate_page.render(results, judged, {}), ci.junit(results, judged)
+    texts = (judged.message, ci.markdown(results, judged), commands, page.decode(), xml.decode())
+    for text in texts:
+        assert all(item.file in text and item.message in text for item in errors)
 
 
 def test_annotations_are_escaped_and_few():
