@@ -79,7 +79,7 @@ def test_the_worst_that_is_true_is_the_state(outcomes, more, state, reason):
 
 
 def test_every_state_but_pass_has_a_place_in_the_order():
-    assert set(PRECEDENCE) == set(State) - {State.PASS}
+    assert set(PRECEDENCE) == set(State) - {State.PASS, State.UNCALIBRATED}  # of a cell alone
 
 
 def flaky(number, first, last, start=0):
