@@ -17,6 +17,7 @@ from pathlib import Path
 import click
 import pytest
 from support import pages
+from support.install_lines import SET
 
 import amdgpu_family_matrix as matrix
 from rocwheel.base.errors import RocwheelError
@@ -199,7 +200,8 @@ def other_lines():
     """Each line of a page that another program runs, and no test."""
     ours = r"python3 build/ci_build|rocwheel|[A-Z]\w+=[^ ]*$|$|cat >|cd |echo|export|install -m|mkdir|tar "
     for where, line, block in lines():
-        if block and not block.marker.startswith("tried") and not re.match(ours, line):
+        tried = not block or block.marker.startswith("tried") or re.match(ours, line)
+        if not tried and " ".join(line.split()) not in {*SET.pip, *SET.poetry}:
             yield where, line
 
 

@@ -57,11 +57,6 @@ def test_an_error_is_two_lines_with_its_own_exit_code_and_no_traceback():
     assert done.stderr.startswith("error: '3.99': unknown Python version\nhint:  ")
 
 
-def test_with_json_an_error_is_a_document_too():
-    done = run("--json", "dist_wheels", "--therock-path=x", "--python-versions=3.99")
-    assert '"kind": "config"' in done.stdout
-
-
 def test_debug_shows_the_traceback():
     done = run("--debug", "dist_wheels", "--therock-path=x", "--python-versions=3.99")
     assert "Traceback" in done.stderr

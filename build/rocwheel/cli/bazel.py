@@ -69,7 +69,7 @@ class Minutes(click.types.StringParamType):
         if isinstance(value, int):
             return value
         if (match := re.fullmatch(r"0|([1-9][0-9]{0,4})([mh])", value)) is None:
-            self.fail(f"{value!r}: no time; write 30m or 2h", param, ctx)
+            self.fail(f"{value!r}: not a time; write 30m or 2h", param, ctx)
         return int(match[1] or 0) * (60 if match[2] == "h" else 1)
 
 
