@@ -16,7 +16,7 @@ from typing import NamedTuple
 import pytest
 from support.night import PROGRAM, SETTINGS, World
 
-from rocwheel.base.errors import SourceError
+from rocwheel.base.errors import HostError, SourceError
 from rocwheel.base.git import Source
 from rocwheel.base.process import HostRunner
 from rocwheel.base.store.opening import open_store
@@ -380,11 +380,17 @@ def test_in_a_history_that_was_rewritten_the_new_commits_are_searched(tmp_path):
         find(gone, Played(gone, lambda at: made.has(culprit, at.commit)))
 
 
-def test_a_probe_whose_engine_is_killed_while_another_waits_is_run_by_that_one(tmp_path):
-    """Its cell ends as not run only then, and that was the last attempt of the plan."""
+NOT_RUN, BUG, GOOD = (State.NOT_RUN, 130), (State.FAIL, 1), (State.PASS, 0)
+
+
+@pytest.mark.parametrize(
+    "ends", [[NOT_RUN, NOT_RUN, GOOD], [NOT_RUN, BUG, GOOD]], ids=["killed", "a bug of ours"]
+)
+def test_a_probe_that_says_nothing_of_the_set_is_run_again(tmp_path, ends):
+    """An engine that is killed while another waits ends its cell as not run only then."""
     nights = Nights(open_store((tmp_path / "store").as_uri()))
     time = timestamp(datetime.now(tz=timezone.utc))
-    left = [State.NOT_RUN, State.NOT_RUN, State.PASS]
+    left = ends
 
     def run(name: str) -> None:
         book = nights.book(name)
@@ -394,13 +400,18 @@ def test_a_probe_whose_engine_is_killed_while_another_waits_is_run_by_that_one(t
             known = len(nights.book(name).attempts.get(cell.name, ()))
             number = nights.begin(name, Begun(token=str(known), time=time, **own), known=known)
             worst = WorstTest(test="t", outcome=Outcome.PASSED)
+            state, code = left.pop(0)
             ended = Ended(
-                state=left.pop(0), began=time, time=time, milliseconds=1, worst=worst, **own
-            )
+                state=state, exit_code=code, began=time, time=time, milliseconds=1,
+                worst=None if code == 1 else worst, **own,
+            )  # fmt: skip
             nights.end(name, number, ended)
 
     ask = Probes(nights=nights, test="t", by="me", run=run, now=lambda: datetime.now(timezone.utc))
     side = Side(label="s", gate=Cell(name="g", kind="gate", argv=("gate",)), manifest="m", rocm="")
+    if ends[1] == BUG:
+        with pytest.raises(HostError):  # the same command goes on
+            ask(side, 1)
     assert ask(side, 1).answer is ProbeAnswer.GOOD
     assert not left
 
