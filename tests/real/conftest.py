@@ -28,7 +28,8 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 def therock(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("therock")
     with tarfile.open(make_therock.make_tarball(folder, rocm_version="7.12.0")) as archive:
-        archive.extractall(folder / "tree", filter="data")
+        archive.extraction_filter = getattr(tarfile, "data_filter", None)  # since 3.11.4
+        archive.extractall(folder / "tree")
     return folder / "tree"
 
 

@@ -33,7 +33,8 @@ def main():
     archive = folder / "_devel.tar"
     if archive.exists():
         with tarfile.open(archive) as tar:
-            tar.extractall(folder.parent, filter="data")
+            tar.extraction_filter = getattr(tarfile, "data_filter", None)  # since 3.11.4
+            tar.extractall(folder.parent)
         archive.unlink()
     if sys.argv[1] == "path":
         print(folder.parent / "{ROOT}")

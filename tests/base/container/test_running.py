@@ -114,7 +114,7 @@ def test_paths_are_translated_and_back(spec, host, tmp_path):
         assert running.host(inside) == tmp_path / "data" / "x"
         with pytest.raises(HostError, match="is not mounted"):
             running.path(Path("/etc/hostname"))
-        with pytest.raises(HostError, match="in the container alone"):
+        with pytest.raises(HostError, match="exists only in the container"):
             running.host(guest("/usr/bin"))
 
 
