@@ -193,8 +193,10 @@ KINDS = {
     "the working directory gone": well(
         "import tempfile; d = tempfile.mkdtemp(); os.chdir(d); os.rmdir(d)"
     ),
+    # a process that has JAX has libgcc, which glibc would load to end a thread
     "a low limit of open files": well(
-        "resource.setrlimit(resource.RLIMIT_NOFILE, (3, 3))", left="another limit of open files"
+        "ctypes.CDLL('libgcc_s.so.1'); resource.setrlimit(resource.RLIMIT_NOFILE, (3, 3))",
+        left="another limit of open files",
     ),
     "the environment emptied": well("os.environ.clear()"),
     # what it prints and is called
