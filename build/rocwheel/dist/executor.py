@@ -214,7 +214,11 @@ def choose(request: Request, here: Here, *, pull: bool = True) -> BuildEnvironme
             hint="name one: --builder-image NAME@sha256:…, or let it be found: search",
         )
     with console.step(f"Container: {asked.kind}", key="container"):
-        engine = container.ask(EngineKind(asked.kind), environ=request.environ, runner=runner)
+        try:
+            engine = container.ask(EngineKind(asked.kind), environ=request.environ, runner=runner)
+        except HostError as exc:
+            exc.hint += ", or use --executor=host"
+            raise
         image = (
             build.current(asked.recipe, request.home, engine=engine, runner=runner)
             if asked.image == SEARCH

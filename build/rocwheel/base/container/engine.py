@@ -155,7 +155,7 @@ def ask(kind: EngineKind, *, environ: Mapping[str, str], runner: Runner) -> Cont
     try:
         said = runner.capture(command)
     except HostError as exc:
-        hint = f"install it (Debian and Ubuntu: {PACKAGES[program]}), or use --executor=host"
+        hint = f"install it (Debian and Ubuntu: {PACKAGES[program]})"
         raise HostError(f"{program}: no such program", hint=hint) from exc
     except CommandError as exc:
         raise _unusable(kind, exc.detail or str(exc)) from exc
@@ -174,13 +174,13 @@ def ask(kind: EngineKind, *, environ: Mapping[str, str], runner: Runner) -> Cont
         oldest = ".".join(map(str, kind.oldest))
         raise HostError(
             f"{program} {engine.version or 'of unknown version'}: too old",
-            hint=f"install {program} {oldest} or newer, or use --executor=host",
+            hint=f"install {program} {oldest} or newer",
         )
     here = _architecture(platform.machine())
     if engine.architecture != here:
         raise HostError(
             f"{program}: runs {engine.architecture}, this machine is {here}",
-            hint="use an engine on this machine, or --executor=host",
+            hint="use an engine on this machine",
         )
     return engine
 
@@ -220,7 +220,7 @@ def _elsewhere(program: str, where: str) -> HostError:
     """Folders of this machine can only be mounted by an engine on this machine."""
     return HostError(
         f"{program}: is on another machine ({where}), which cannot see this one's folders",
-        hint="run rocwheel on that machine, or use --executor=host",
+        hint="run rocwheel on that machine",
     )
 
 
@@ -229,17 +229,17 @@ def _unusable(kind: EngineKind, output: str) -> HostError:
     known = {
         Trouble.NO_PERMISSION: (
             f"this user may not use it: {line}",
-            f"ask for membership in the group {program}, or use --executor=podman or host"
+            f"ask for membership in the group {program}"
             if kind is EngineKind.DOCKER
-            else "check the permissions of its storage, or use --executor=host",
+            else "check the permissions of its storage",
         ),
         Trouble.NO_DAEMON: (
             f"its daemon does not answer: {line}",
-            "start it (systemctl start docker), set DOCKER_HOST, or use --executor=host",
+            "start it (systemctl start docker), or set DOCKER_HOST",
         ),
         Trouble.CGROUP: (
             f"refuses the layout of control groups here: {line}",
-            f"run it as root with {RUNC}, or use --executor=docker or host",
+            f"run it as root with {RUNC}",
         ),
         None: (f"does not work: {line}", f"try: {program} info"),
     }
