@@ -94,8 +94,10 @@ def test_a_gate_has_what_users_install_of_the_manifests_packages_by_digest(
     words = (uv.find_uv_bin(), "pip", "install", "--quiet", "--no-cache", "--no-deps",
              "--require-hashes", "--index-url", index, "-r", str(lines), "--target")  # fmt: skip
     runner.run(Command(argv=(*words, str(tmp_path / "site"))))
-    folders = {path.name for path in (tmp_path / "site").glob("_rocm_sdk_*")}
+    folders = {path.name for path in (tmp_path / "site").glob("*rocm_sdk_*") if not path.suffix}
     assert folders == {"_rocm_sdk_core", "_rocm_sdk_libraries", "_rocm_sdk_device_gfx942"}
+    for_others = by_pip.for_users(built.delivery.packages, ("gfx90a",))
+    assert not any("device" in line for line in for_others)
     other = {"_rocm_sdk_core/lib/other": b"other"}
     rocm_packages.wheel(tmp_path / "index", "rocm-sdk-core", VERSION, other)
     with pytest.raises(CommandError) as caught:
