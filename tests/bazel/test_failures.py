@@ -181,6 +181,9 @@ def test_a_failure_is_recognised_by_its_line_with_the_remedy(name):
     assert "\n" not in f"{caught.value}{caught.value.hint}"
     others = tuple(item for item in KNOWN if item.name != name)
     assert failures.recognised(LOGS[name], others)[0] is None
+    coloured = LOGS[name].replace(" ", " \x1b[0;1;31m")  # as a compiler prints for a terminal
+    found, line = failures.recognised(coloured, KNOWN)
+    assert (found, "\x1b" in line) == (known, False)
 
 
 def test_an_ordinary_error_is_shown_by_its_first_line():
