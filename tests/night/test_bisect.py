@@ -188,7 +188,7 @@ def moving(history, xla, *moves: int):
 
 @pytest.mark.parametrize("seed", range(3))
 def test_a_commit_of_xla_is_found_where_jax_moved_it(history, xla, seed):
-    """JAX and the XLA that it names move together: both are told."""
+    """A commit of JAX that also moves XLA: the finding names both."""
     culprit = random.Random(seed).choice(xla.commits[1:])
     ends, pin, source = moving(history, xla, 7, 21)
     ask = Played(ends, lambda at: xla.has(culprit, at.xla), pin=pin, source=source)
@@ -202,7 +202,7 @@ def test_a_commit_of_xla_is_found_where_jax_moved_it(history, xla, seed):
 
 @pytest.mark.parametrize("builds", [True, False])
 def test_a_commit_of_jax_that_moves_xla_is_not_taken_for_it(history, xla, builds):
-    """Where neither builds with the other's XLA, both are told."""
+    """If neither JAX builds with the other's XLA, the finding names both."""
     ends, pin, source = moving(history, xla, 12)
     bad, moved = history.commits[12], pin(history.commits[12])
     is_bad = lambda at: history.has(bad, at.commit)  # noqa: E731
@@ -362,7 +362,7 @@ def test_a_test_that_the_good_end_lacks_is_told(history):
 
 
 def test_in_a_history_that_was_rewritten_the_new_commits_are_searched(tmp_path):
-    """Of the old one the commits that both have pass; one that nobody has any more is an error."""
+    """A commit that the repository no longer has is one error."""
     made = History(tmp_path / "jax.git")
     who = ("-c", "user.name=Ann", "-c", "user.email=a@b")
     old = made.git(

@@ -34,6 +34,7 @@ from rocwheel.cli.target import PersonOptions, StoreOptions, person_options, sto
 from rocwheel.night import bisect as search
 from rocwheel.night import probes, slurm, standing
 from rocwheel.night.bisect import BisectRequest, NightSet
+from rocwheel.night.cell import Worker
 from rocwheel.night.probes import Probes, Side
 from rocwheel.release.index import channels
 from rocwheel.release.index.channels import Channel
@@ -130,13 +131,11 @@ def bisect(
         app.emit({**most, "told": told}, "\n".join([*told, text]))
         return 0
     nights = Nights(own.open(probe_key=PROBE))
-    here, words = worker(app, engine=engine, how=tuple(shlex.split(program))), (f"--store={url}",)
-    scheduler = partial(slurm.SlurmScheduler, nights=nights, worker=here, target=words, stays=True)
-
+    here = worker(app, engine=engine, how=tuple(shlex.split(program)))
     ask = Probes(
         nights=nights, test=asked.test, metric=asked.metric, threshold=asked.threshold,
         by=person.who(app).by, now=app.now,
-        run=lambda name: _settle(app, scheduler(night=name)),
+        run=lambda name: _settle(app, nights, name, here, (f"--store={url}",)),
     )  # fmt: skip
 
     def line(side: Side, manifest: str) -> str:
@@ -155,16 +154,20 @@ def bisect(
     return 0 if finding.is_named else CommandError.exit_code
 
 
-def _settle(app: App, jobs: slurm.SlurmScheduler) -> None:
+def _settle(app: App, nights: Nights, name: str, here: Worker, words: tuple[str, ...]) -> None:
     """Run a probe, here or on Slurm, until it has ended. Raises HostError, InterruptError."""
-    nights, name, here, said = jobs.nights, jobs.night, jobs.worker, ""
+    jobs, said = None, ""
+    if here.engine == "slurm":
+        jobs = slurm.SlurmScheduler(
+            nights=nights, night=name, worker=here, target=words, stays=True
+        )
     try:
         while True:
-            if here.engine == "slurm":
+            if jobs:
                 jobs.submit()
                 check_held(app, jobs)
             else:
-                run_here(app, nights, name, here, words=jobs.target, workers=0)
+                run_here(app, nights, name, here, words=words, workers=0)
             (cell,) = standing.stand(nights.book(name)).values()
             if cell.settled:
                 return

@@ -103,9 +103,7 @@ def look(
         sets=sets,
         tests=_durations(setting, recipes, built, sets, store),
         seconds={cell.name: max(1, cell.milliseconds // 1000) for cell in passed},
-        again=tuple(_again(setting, store, last))
-        if last and setting.channel.rebuilds_a_week
-        else (),
+        again=tuple(_again(setting, store, last)) if last else (),
     )
 
 

@@ -355,7 +355,7 @@ def test_a_file_that_is_yanked_again_is_said_to_be(world, capsys) -> None:
         assert world.change(action, *words) == 0
         assert verified(world, capsys)[:2] == (0, state), (action, words)
     lines = len(world.bundle.read_bytes().splitlines())
-    assert world.change("yank", *file) == 0, "it is yanked, and that is said"
+    assert world.change("yank", *file) == 0, "the command yanked it and said so"
     assert len(world.bundle.read_bytes().splitlines()) == lines
 
 
