@@ -387,6 +387,8 @@ BAD = {
         "says:8:/scratch: No space left on device", words="No space left", cause="machine", tries=2),
     "a tarball that is cut short": build(
         "says:9:therock-dist-linux-gfx90a-7.1.0.tar.gz: truncated", words="truncated", cause="inputs"),
+    "a tarball that a gate finds cut short": gate(
+        "infra:therock-dist-linux-gfx90a-7.1.0.tar.gz: truncated", words="truncated", cause="inputs"),
     "a tarball of another digest": build(
         f"says:9:https://rocm/a.tar.gz: SHA-256 is {'0' * 64}, not {'1' * 64}", words="SHA-256 is",
         cause="inputs"),
@@ -450,6 +452,14 @@ def told(world: World, bad: Bad, codes: list[int]) -> None:
     assert "Traceback" not in status.err + check.err
     assert bool(check.code) == bool(check.err)
     assert f"**{bad.cause}**" in message or not bad.cause
+    if bad.cause == "inputs":
+        assert all("epair the input, then" in text for text in shown), shown
+    if bad.cell == "unit" and bad.cause != "absent":
+        said = " ".join(status.out.split("\n", 1)[1].split())
+        state = re.search(r"gate\.jax\.gfx90a\.3\.12\.unit (\S+) ", said)[1]
+        assert f"gate.jax.gfx90a.3.12.unit: {state}" in said, "its promotion calls it the same"
+        assert status.out.startswith(("one: 1 red", "one: yellow")), "its promotion is not another"
+        assert message.count("new failure") + message.count("fails") <= 1
     if bad.cell == "source":
         assert bad.words in world.run("doctor", "--for=release", *world.target).out
     last = [a for name, a in attempts(world, "one") if bad.cell in name.split(".")]

@@ -203,19 +203,6 @@ def test_gpus_that_were_held_but_not_testing_are_waste_with_a_name():
     assert re.search(r"<td>gate\.\S+\.3\.12\.e2e <span class=\"note\">50 min 0 s</span>", row)
 
 
-def test_a_promotion_that_a_test_holds_up_is_no_cause_of_its_own():
-    base = summary(0, families=1, pythons=("3.12",))
-    gate = next(cell for cell in base.cells if cell.suite == "unit")
-    good = (replace(c, state=State.PASS, reason="") for c in base.cells if c is not gate)
-    why = "ended by SIGKILL"
-    killed = replace(gate, state=State.INFRA, cause=CauseClass.MACHINE, reason=why)
-    reason = f"{'a' * 12} on {gate.family}: unit on CPython 3.12 is not-run: no verdict"
-    held = replace(gate, name="promote.x", kind="promote", state=State.FAIL, reason=reason)
-    told = Truth(summaries=(replace(base, cells=(held, *good, killed)),))
-    (cause,) = told.causes
-    assert (cause.what, cause.first.reason, cause.held) == ("machine", why, 1)
-
-
 def test_impact_says_who_has_it_and_what_the_others_keep():
     made = of_one_set(summary(3, families=3))
     assert made.impact == "2 of 3 families released; gfx1151 keeps 0.9.1 of 3 January"

@@ -38,7 +38,7 @@ CELLS = (
 
 def attempt(
     number: int, cell: str, state: str | None, *, plan: str = "p", age: int = 60, seen: int = 99,
-    link: str = "a page", cause: CauseClass | None = None,
+    link: str = "a page",
 ) -> CellAttempt:  # fmt: skip
     """`seen`: what was told of the cells it waited for; 99 is more than there ever is here."""
     began = timestamp(NOW - timedelta(seconds=age))
@@ -47,7 +47,7 @@ def attempt(
     )
     ended = state and Ended(
         cell=cell, plan=plan, host="h", engine="local", state=State(state), reason=f"was {state}",
-        began=began, time=timestamp(NOW), milliseconds=1, link=link, cause=cause,
+        began=began, time=timestamp(NOW), milliseconds=1, link=link,
     )  # fmt: skip
     return CellAttempt(number=number, begun=begun, ended=ended or None)
 
@@ -104,27 +104,17 @@ def test_all_attempts_at_a_test_count_in_any_order(attempts, state):
 
 
 @pytest.mark.parametrize(
-    ("first", "link", "cause", "state", "reason"),
+    ("first", "link", "state", "reason"),
     [
-        ("fail", "", None, State.PASS, "one attempt tested nothing: fail: was fail"),
-        # a cut tarball: the verdict is `infra`, the cell `fail`, so that it is not tried again
-        (
-            "fail",
-            "a page",
-            CauseClass.INPUTS,
-            State.PASS,
-            "one attempt tested nothing: fail: was fail",
-        ),
-        ("infra", "a page", None, State.PASS, "one attempt tested nothing: infra: was infra"),
-        ("fail", "a page", None, State.FLAKY, "passed after fail: was fail"),
-        ("timeout", "", None, State.FLAKY, "passed after timeout: was timeout"),  # by the wheels?
+        ("fail", "", State.PASS, "one attempt tested nothing: fail: was fail"),
+        ("infra", "a page", State.PASS, "one attempt tested nothing: infra: was infra"),
+        ("fail", "a page", State.FLAKY, "passed after fail: was fail"),
+        ("timeout", "", State.FLAKY, "passed after timeout: was timeout"),  # by the wheels?
     ],
 )
-def test_an_attempt_that_tested_nothing_makes_no_later_pass_flaky(
-    first, link, cause, state, reason
-):
+def test_an_attempt_that_tested_nothing_makes_no_later_pass_flaky(first, link, state, reason):
     seen = book(build="pass")
-    tries = [attempt(1, "gate", first, link=link, cause=cause)]
+    tries = [attempt(1, "gate", first, link=link)]
 
     def gate():
         told = {**seen.attempts, "gate": tuple(tries)}

@@ -191,7 +191,7 @@ def _play(plays: dict, kind: str, name: str) -> str:
 
 
 def _perform(what: str) -> str:
-    """`sleep:3`, `sleep:3:fail`, `kill`, `says:8:no disk`, or a state."""
+    """`sleep:3`, `sleep:3:fail`, `kill`, `says:8:no disk`, or a state: `infra:its reason`."""
     if what.startswith("sleep:"):
         _, seconds, *rest = what.split(":")
         time.sleep(float(seconds))
@@ -250,7 +250,8 @@ def _gate(words: list[str], plays: dict) -> int:
 
     suite, python, family = (_value(words, name) for name in ("suite", "python", "family"))
     shard = _value(words, "shard")
-    state = State(_perform(_play(plays, "gate", f"{family}.{python}.{suite}.{shard or '1/1'}")))
+    what = _perform(_play(plays, "gate", f"{family}.{python}.{suite}.{shard or '1/1'}"))
+    state, why = State(what.partition(":")[0]), what.partition(":")[2]
     test = _value(words, "test")
     if test:  # a probe: of one test, and nothing is stored
         state = State(_perform(_play(plays, "rocm", _value(words, "rocm"))))
@@ -268,6 +269,7 @@ def _gate(words: list[str], plays: dict) -> int:
     verdict = make_verdict(
         manifest, suite=suite, python=python, state=state, family=matrix.family(family)
     )
+    verdict = replace(verdict, reason=why or verdict.reason)
     store = channel.open(probe_key=place.runners_probe)  # where a runner may try it
     key = verdicts.add(replace(place, store=store), verdict)
     said = {"state": state.value, "reason": verdict.reason, "verdict": key}

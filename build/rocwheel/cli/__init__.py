@@ -68,7 +68,7 @@ MOVED: Final = {
     "pin": ("pins", "bump:pins"),
     "prune": ("index prune", "release:prune"),
     "rebuild": ("wheel rebuild", "dist:rebuild"),
-    "report": ("nightly report", "nightly_upkeep:report"),
+    "report": ("nightly report", "nightly:report"),
     "restore": ("index restore", "release:restore"),
     "runtime_images": ("image runtime", "image:runtime_images"),
     "serve": ("index serve", "index:serve"),

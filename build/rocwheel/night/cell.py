@@ -50,6 +50,7 @@ from rocwheel.records.manifest import MANIFEST
 from rocwheel.records.verdict import SILENT, State, Verdict
 from rocwheel.release.ledger.nights import (
     AS_TEXT,
+    LASTING,
     RENEWED,
     Begun,
     Book,
@@ -238,7 +239,9 @@ def _why_not(book: Book, standings: dict[str, CellStanding], cell: Cell, worker:
         return f"not run: the night was stopped by {held.by}: {held.reason}"
     if where.phase is Phase.BARRED:
         return f"not run: {where.reason}"
-    if where.phase is Phase.RUNNING and not standing.wants_more(book, where):
+    asked = standing.asked(book.orders, cell.name)
+    again = asked and asked.action == "retry" and asked.seen >= len(where.attempts)
+    if where.phase is Phase.RUNNING and not again:
         return f"not run: it runs {where.reason}"
     # on GitHub the workflow waited for ends; what has none by then lost its job
     waits = [n for n in cell.after if not standings[n].settled]
@@ -455,7 +458,7 @@ def judged(ci: Path, kind: str, ended: Ended, log: str) -> Ended:
     """Return how a cell of a kind ended, corrected by known texts, with its cause.
 
     The exit status says it in general. What tells of wheels or inputs is not tried again: the same
-    bytes fail in the same way.
+    bytes fail in the same way. A test keeps the state of its verdict, which promotions name.
     """
     state = ended.state
     if state in {State.PASS, State.NOT_RUN}:
@@ -473,7 +476,7 @@ def judged(ci: Path, kind: str, ended: Ended, log: str) -> Ended:
             ended = replace(ended, reason=line)
     if said is CauseClass.MACHINE:
         state = State.INFRA
-    elif said in {CauseClass.WHEELS, CauseClass.INPUTS} and state in SILENT:
+    elif said in LASTING and state in SILENT and not ended.link:
         state = State.FAIL
     cause = said or BY_STATUS.get(ended.exit_code) or standing.usual(kind, state)
     return replace(ended, state=state, cause=cause)
@@ -558,7 +561,8 @@ def quarantine(nights: Nights, night: str, worker: Worker) -> None:
     gates = {c.name for c in book.plan.cells if c.needs.gpus and c.kind in TEST_KINDS}
     own = (e for e in every if e.host == worker.host and e.cell in gates)
     ends = sorted(own, key=lambda ended: ended.time)[-book.plan.quarantine :]
-    bad = [e for e in ends if e.state is State.INFRA and e.cause is not CauseClass.STORE]
+    innocent = {CauseClass.STORE, *LASTING}
+    bad = [e for e in ends if e.state is State.INFRA and e.cause not in innocent]
     if len(bad) < book.plan.quarantine or worker.host in book.quarantined:
         return
     why = f"{count(len(ends), 'cell')} in a row ended infra in {night}: {ends[-1].reason}"

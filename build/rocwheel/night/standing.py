@@ -8,12 +8,12 @@ machine are tried again, as often as the plan says.
 """
 
 from collections.abc import Iterable, Iterator, Mapping
-from typing import Final
 
 from rocwheel.base.choices import TEST_KINDS
 from rocwheel.base.values import Plain, replace
 from rocwheel.records.verdict import SILENT, State
 from rocwheel.release.ledger.nights import (
+    LASTING,
     Book,
     CauseClass,
     Cell,
@@ -23,8 +23,6 @@ from rocwheel.release.ledger.nights import (
     Phase,
     WheelRecipe,
 )  # fmt: skip
-
-GOOD: Final = frozenset({State.PASS})
 
 
 class CellStanding(Plain, frozen=True, kw_only=True):
@@ -45,7 +43,7 @@ class CellStanding(Plain, frozen=True, kw_only=True):
 
     @property
     def passed(self) -> bool:
-        return self.state in GOOD
+        return self.state is State.PASS
 
     @property
     def settled(self) -> bool:
@@ -93,8 +91,9 @@ def stand(book: Book) -> dict[str, CellStanding]:
         standings[cell.name] = one
         if cell.kind == "promote" and one.phase is Phase.ENDED and one.passed:
             for name in [n for s in cell.settled for n in (s, *standings[s].cell.settled)]:
-                asked = _asked(book.orders, name) or _asked(book.orders, cell.name)
-                flaky = standings[name].state is State.FLAKY and asked is not None
+                flaky = standings[name].state is State.FLAKY and bool(
+                    asked(book.orders, name) or asked(book.orders, cell.name)
+                )
                 standings[name] = replace(standings[name], released=flaky)
     return standings
 
@@ -141,12 +140,14 @@ def _one(book: Book, cell: Cell, standings: Mapping[str, CellStanding]) -> CellS
     state, reason = _together(cell, attempts, book.sha256)
     if running and running[-1].begun:
         return standing(Phase.RUNNING, state, f"on {running[-1].begun.host}")
-    asked = _asked(book.orders, cell.name)
-    if asked and asked.action == "drop":
-        return standing(Phase.BARRED, State.NOT_RUN, f"dropped by {asked.by}: {asked.reason}")
-    more = bool(asked and asked.seen >= len(attempts))
+    order = asked(book.orders, cell.name)
+    if order and order.action == "drop":
+        return standing(Phase.BARRED, State.NOT_RUN, f"dropped by {order.by}: {order.reason}")
+    more = bool(order and order.seen >= len(attempts))
     again = outdated(book, cell, standings) if state is not None else ""
-    tries_left = state in SILENT and len(attempts) < book.plan.attempts
+    last = attempts[-1].ended if attempts else None
+    lasts = last and last.link and last.cause in LASTING  # of a test, which its verdict names
+    tries_left = state in SILENT and not lasts and len(attempts) < book.plan.attempts
     if state is None or more or again or tries_left:
         bad = next((n for n in cell.after if standings[n].settled and not standings[n].passed), "")
         if bad:  # what failed first, however far before it
@@ -155,16 +156,17 @@ def _one(book: Book, cell: Cell, standings: Mapping[str, CellStanding]) -> CellS
             return standing(Phase.BARRED, State.NOT_RUN, why)
         if again:
             state, reason = None, f"to be done again after {again}"
-        if more and asked:
-            return standing(Phase.WAITING, state, f"for the retry that {asked.by} asked for")
+        if more and order:
+            return standing(Phase.WAITING, state, f"for the retry that {order.by} asked for")
         return standing(Phase.OPEN if state else Phase.WAITING, state, reason)
-    return standing(Phase.ENDED, state, reason)
-
-
-def wants_more(book: Book, where: CellStanding) -> bool:
-    """Return whether a person asked for another attempt after the last one."""
-    asked = _asked(book.orders, where.cell.name)
-    return bool(asked and asked.action == "retry" and asked.seen >= len(where.attempts))
+    tests = (  # of its set, for which a promotion may be refused
+        f"{name}: {item.word}"
+        for name, item in standings.items()
+        if cell.kind == "promote" and item.cell.kind in TEST_KINDS and not item.green
+        if (item.cell.family, item.cell.wheels) == (cell.family, cell.wheels)
+        and f"{item.cell.suite} on CPython {item.cell.python} is " in reason
+    )
+    return standing(Phase.ENDED, state, next(tests, reason))
 
 
 def ends_seen(book: Book, cell: Cell) -> int:
@@ -193,7 +195,7 @@ def cause_of(
     cell: Cell, state: State | None, attempts: tuple[CellAttempt, ...]
 ) -> CauseClass | None:
     """Return the cause of a state other than a pass: that of its last attempt in that state."""
-    if state is None or state in GOOD or not attempts:
+    if state is None or state is State.PASS or not attempts:
         return None
     said = next((i.ended for i in reversed(attempts) if i.ended and i.ended.state is state), None)
     if said is None and state is State.INFRA:
@@ -219,13 +221,15 @@ def _together(cell: Cell, attempts: tuple[CellAttempt, ...], plan: str) -> tuple
             continue
         now, why = ended.state, ended.reason
         if cell.kind in TEST_KINDS and state is not None:
-            if (now in SILENT and state not in SILENT) or (now in GOOD and state is State.FLAKY):
+            if (now in SILENT and state not in SILENT) or (
+                now is State.PASS and state is State.FLAKY
+            ):
                 continue
-            if now in GOOD and state not in SILENT | GOOD:
+            if now is State.PASS and state not in {*SILENT, State.PASS}:
                 now, why = State.FLAKY, f"passed after {state.value}: {reason}"
-            elif state in GOOD and now not in SILENT | GOOD:
+            elif state is State.PASS and now not in {*SILENT, State.PASS}:
                 why = f"{now.value} after a pass: {why}"
-        elif now in SILENT and state in GOOD:
+        elif now in SILENT and state is State.PASS:
             continue  # an engine's requeue of what is done already
         state, reason = now, why
     return state, reason or note
@@ -236,18 +240,15 @@ def _that_tested(
 ) -> tuple[tuple[CellAttempt, ...], str]:
     """Drop attempts that failed before any test if one passed; note the last of them."""
     ends = [item.ended for item in attempts if item.ended]
-    if cell.kind not in TEST_KINDS or not any(ended.state in GOOD for ended in ends):
+    if cell.kind not in TEST_KINDS or not any(ended.state is State.PASS for ended in ends):
         return attempts, ""
-    says = SILENT | GOOD | {State.TIMEOUT}  # the wheels may hang
-    idle = [
-        ended
-        for ended in ends
-        if (not ended.link or ended.cause is CauseClass.INPUTS) and ended.state not in says
-    ]
+    says = {*SILENT, State.PASS, State.TIMEOUT}  # the wheels may hang
+    idle = [ended for ended in ends if not ended.link and ended.state not in says]
     lost = [ended for ended in ends if ended in idle or ended.state in SILENT]
     note = f"one attempt tested nothing: {lost[-1].state.value}: {lost[-1].reason}" if lost else ""
     return tuple(item for item in attempts if item.ended not in idle), note
 
 
-def _asked(orders: tuple[Order, ...], name: str) -> Order | None:
+def asked(orders: tuple[Order, ...], name: str) -> Order | None:
+    """Return the last order of a person about a cell."""
     return next((o for o in reversed(orders) if o.cell == name), None)

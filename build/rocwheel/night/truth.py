@@ -31,7 +31,14 @@ from rocwheel.records.verdict import SILENT, State
 from rocwheel.release import status
 from rocwheel.release.index.channels import Channel
 from rocwheel.release.ledger import log, manifests
-from rocwheel.release.ledger.nights import Book, CauseClass, Nights, Phase, WheelRecipe
+from rocwheel.release.ledger.nights import (
+    LASTING,
+    Book,
+    CauseClass,
+    Nights,
+    Phase,
+    WheelRecipe,
+)
 from rocwheel.release.ledger.state import IndexState, Standing
 
 LISTED: Final = 40  # changes in a message
@@ -39,6 +46,11 @@ STATES: Final = frozenset(state.value for state in State)
 PAST: Final = 7  # nights among which the last summary is looked for: one may have left none
 BUILDS: Final = 200  # sets whose inputs are remembered
 BAD: Final = frozenset(State) - SILENT - {State.PASS, State.FLAKY}
+REPAIRED: Final[Mapping[CauseClass | None, str]] = {
+    CauseClass.INPUTS: "input",
+    CauseClass.MACHINE: "machine",
+    CauseClass.STORE: "store",
+}
 UNDER_WAY: Final = frozenset({Phase.WAITING, Phase.RUNNING})
 SLOWER: Final = (1.5, 300_000)  # a cell that took so many times as long, and so many ms more
 BIGGER: Final = 1.05  # a wheel that grew so many times
@@ -81,13 +93,19 @@ class CellSummary(Value, frozen=True, kw_only=True):
     def colour(self) -> str:
         """Which of five colours it has."""
         missing = self.phase is Phase.ABSENT
+        lasts = self.phase is Phase.ENDED and self.cause in LASTING
         if self.excused and (missing or self.state is State.NO_RUNNER):
             return "none"
-        if missing or (self.state in BAD and self.phase not in UNDER_WAY):
+        if missing or lasts or (self.state in BAD and self.phase not in UNDER_WAY):
             return "bad"
         if self.state is None or self.phase in UNDER_WAY or self.state is State.NOT_RUN:
             return "idle"
         return "good" if self.state is State.PASS else "warn"
+
+    @property
+    def after(self) -> str:
+        """The cell because of which it did not run, or was refused; else some text."""
+        return self.reason.partition(": ")[0]
 
     @property
     def identity(self) -> tuple[str, ...]:
@@ -134,8 +152,9 @@ class NightSummary(Value, frozen=True, kw_only=True):
 
     @property
     def red(self) -> int:
-        """How many cells are red."""
-        return sum(cell.colour == "bad" for cell in self.cells)
+        """How many cells are red, not counting a promotion that one of them holds up."""
+        bad = {cell.name: cell for cell in self.cells if cell.colour == "bad"}
+        return sum(cell.after not in bad for cell in bad.values())
 
     @property
     def verdict(self) -> str:
@@ -257,11 +276,14 @@ def _change(cell: CellSummary, old: CellSummary | None, *, has_before: bool) -> 
         before = old.milliseconds if old and cell.phase is not Phase.KEPT else 0
         is_slower = before and cell.milliseconds > max(before * times, before + more)
         return CellChange.SLOWER if is_slower else CellChange.SAME
-    if old and (old.word == cell.word or (old.state in BAD and cell.state in BAD)):
+    is_infra = cell.state is State.INFRA  # of several causes
+    is_same = old and old.word == cell.word and (old.cause is cell.cause or not is_infra)
+    if is_same or (old and old.state in BAD and cell.state in BAD):
         return CellChange.STILL
     if not has_before:
         return CellChange.FAILS
-    return CellChange.ABSENT if cell.state is None else LOUD.get(cell.state, CellChange.NEW)
+    loud = LOUD.get(cell.state, CellChange.NEW) if cell.state else CellChange.ABSENT
+    return CellChange.NEW if cell.state and cell.colour == "bad" else loud
 
 
 @dataclass
@@ -270,13 +292,19 @@ class Cause:
 
     first: CellSummary
     cells: list[CellSummary] = field(default_factory=list)
-    held: int = 0  # cells that did not run because of these
+    held: list[str] = field(default_factory=list)  # cells that did not run because of these
     change: Changed | None = None  # the most urgent of its cells
 
     @property
     def what(self) -> str:
         """Its cause in a word."""
         return self.first.cause.value if self.first.cause else self.first.word
+
+    @property
+    def todo(self) -> str:
+        """What to do before its line is typed."""
+        what = REPAIRED.get(self.first.cause) if self.first.phase is Phase.ENDED else ""
+        return f"repair the {what}, then " if what else ""
 
     def line(self, of: NightSummary) -> str:
         """Return the line to type, without the program and the store."""
@@ -368,8 +396,17 @@ class Truth(Plain, frozen=True, kw_only=True, dict=True):
 
     @property
     def loud(self) -> list[Changed]:
-        """Changes that people should know."""
-        return [item for item in self.changes if item.change not in QUIET]
+        """Changes that people should know; what waits for a cause is told with that."""
+        held = {name for cause in self.causes for name in cause.held}
+        changes = (item for item in self.changes if item.change not in QUIET)
+        return [item for item in changes if item.cell.name not in held]
+
+    @property
+    def new(self) -> str:
+        """How many causes of failures are new; "" for none."""
+        changes = (cause.change.change for cause in self.causes if cause.change)
+        new = sum(change is CellChange.NEW for change in changes)
+        return count(new, "new failure") if new else ""
 
     @property
     def growth(self) -> Iterator[tuple[str, str, int, int]]:
@@ -393,19 +430,8 @@ class Truth(Plain, frozen=True, kw_only=True, dict=True):
         ):
             if cell.colour not in {"bad", "warn"} and cell.state is not State.NOT_RUN:
                 continue
-            root = by_name.get(cell.reason.partition(": ")[0])
-            if cell.phase is not Phase.BARRED:  # a promotion may be refused for tests of its set
-                tests = (
-                    by_name[test.name]
-                    for test in self.night.cells
-                    if test.name in by_name
-                    and test.kind in TEST_KINDS
-                    and (test.family, test.wheels) == (cell.family, cell.wheels)
-                    and f"{test.suite} on CPython {test.python} is" in cell.reason
-                )
-                root = next(tests, None) if cell.kind == "promote" else None
-            if root:
-                root.held += 1
+            if root := by_name.get(cell.after):
+                root.held.append(cell.name)
                 continue
             text = cell.reason  # without what differs from cell to cell
             for own in (cell.family, cell.python, cell.suite, cell.wheels, cell.host):
@@ -439,9 +465,7 @@ class Truth(Plain, frozen=True, kw_only=True, dict=True):
     @property
     def headline(self) -> str:
         """Verdict and impact in a line."""
-        new = sum(item.change is CellChange.NEW for item in self.changes)
-        parts = (self.night.verdict, self.night.impact, count(new, "new failure") if new else "")
-        return " · ".join(filter(None, parts))
+        return " · ".join(filter(None, (self.night.verdict, self.night.impact, self.new)))
 
     def document(self, page: str) -> dict[str, Any]:
         """Return it for a program."""
@@ -463,7 +487,7 @@ class Truth(Plain, frozen=True, kw_only=True, dict=True):
             ],
             "causes": [
                 {"cause": c.what, "reason": c.first.reason, "first": c.first.name,
-                 "cells": len(c.cells), "held": c.held, "line": self.line(c),
+                 "cells": len(c.cells), "held": len(c.held), "todo": c.todo, "line": self.line(c),
                  "bisects": [text for text, _ in self.found(c)]}
                 for c in self.causes
             ],
@@ -477,10 +501,10 @@ class Truth(Plain, frozen=True, kw_only=True, dict=True):
         if self.has_newer:
             lines += ["A newer night has begun since.", ""]
         for cause in self.causes:
-            first, held = cause.first, f", {cause.held} more wait" if cause.held else ""
+            first, held = cause.first, f", {len(cause.held)} more wait" if cause.held else ""
             of = f"`{first.name}`; {count(len(cause.cells), 'cell')}{held}"
             why = f"**{cause.what}**: {first.reason or first.word}"
-            lines.append(f"- {why} ({of}): `{self.line(cause)}`")
+            lines.append(f"- {why} ({of}): {cause.todo}`{self.line(cause)}`")
             lines += [f"  - {text}" for text, _ in self.found(cause)]
         loud = self.loud
         lines += [f"- `{i.cell.name}`: {i.change.value}, since {i.since}" for i in loud[:LISTED]]

@@ -62,6 +62,9 @@ class CauseClass(enum.Enum):
     ABSENT = "absent"
 
 
+LASTING: Final = frozenset({CauseClass.WHEELS, CauseClass.INPUTS})  # the same bytes fail again
+
+
 class Needs(Value, frozen=True, kw_only=True):
     cpus: int = 1
     memory_mib: int = 512
