@@ -26,6 +26,20 @@ from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
+    from types import TracebackType
+    from typing import NoReturn
+
+
+def _refuse(kind: type[BaseException], error: BaseException, at: TracebackType | None) -> NoReturn:
+    """End as rocwheel ends where an entry below is wrong and this file is the program."""
+    what = error if kind in {ValueError, TypeError} else f"{kind.__name__}: {error}"
+    where = f"{__file__}:{at.tb_lineno if at else 0}"
+    sys.stderr.write(f"error: {where}: {what}\nhint:  correct the entry there\n")
+    sys.exit(3)
+
+
+if __name__ == "__main__":
+    sys.excepthook = _refuse  # until all entries are read
 
 
 class Trigger(enum.Enum):
@@ -46,6 +60,18 @@ class Level(enum.Enum):
 MOST_JOBS = 256  # of one matrix: GitHub's limit
 
 
+def _typed(owner: object, /, **kinds: type | tuple[type]) -> None:
+    """Refuse a value that is not of its field's type, `(type,)` for a tuple of any length."""
+    for field, kind in kinds.items():
+        value, name = getattr(owner, field), getattr(owner, "name", type(owner).__name__)
+        if isinstance(kind, tuple) and not isinstance(value, tuple):
+            raise TypeError(f"{name}: {field}: {value!r} is no tuple: write ({value!r},)")
+        one, items = (kind[0], value) if isinstance(kind, tuple) else (kind, (value,))
+        for item in items:
+            if not isinstance(item, one):
+                raise TypeError(f"{name}: {field}: {item!r} is no {one.__name__}")
+
+
 @dataclass(frozen=True)
 class RunnerPool:
     """Machines of one kind: their GitHub label, and what finds them in a Slurm cluster.
@@ -62,6 +88,7 @@ class RunnerPool:
 
     def __post_init__(self) -> None:
         """Refuse what GitHub or Slurm would not accept."""
+        _typed(self, label=str, weight=int, gpus=int, partition=str, gres=str)
         if not re.fullmatch(r"[A-Za-z0-9][A-Za-z0-9._-]*", self.label):
             raise ValueError(f"label: {self.label!r} is not a runner label")
         if self.weight < 1:
@@ -86,6 +113,7 @@ class Need:
 
     def __post_init__(self) -> None:
         """Refuse needs nothing can meet."""
+        _typed(self, suite=str, gpus=int, shards=int)
         if self.gpus < 0:
             raise ValueError(f"{self.suite}: gpus: {self.gpus} is not 0 or more")
         if not 1 <= self.shards <= MOST_JOBS:
@@ -108,6 +136,10 @@ class Rule:
     level: Level
     pythons: tuple[str, ...] = ()
 
+    def __post_init__(self) -> None:
+        """Refuse a rule that would require nothing."""
+        _typed(self, suite=str, level=Level, pythons=(str,))
+
 
 @dataclass(frozen=True)
 class Bypass:
@@ -119,6 +151,7 @@ class Bypass:
 
     def __post_init__(self) -> None:
         """Refuse a bypass without an owner or a reason."""
+        _typed(self, owner=str, reason=str, expires=date)
         if not self.owner.strip() or not self.reason.strip():
             raise ValueError("a bypass needs an owner and a reason")
 
@@ -160,6 +193,8 @@ class Family:
 
     def __post_init__(self) -> None:
         """Refuse a family that contradicts itself; the message names the field."""
+        _typed(self, name=str, targets=(str,), trigger=Trigger, products=(str,), platform=str)
+        _typed(self, runners=(RunnerPool,), policy=(Rule,), needs=(Need,), proof=Proof)
         names = r"gfx[0-9][0-9a-zA-Z-]*" if self.proof.devices else r"[a-z][0-9a-z-]*"
         if not re.fullmatch(names, self.name):
             raise ValueError(f"name: {self.name!r} is not a family name")
@@ -398,11 +433,23 @@ def family(name: str) -> Family:
         raise KeyError(f"{name!r}: a list, where one GPU family stands; name one of them")
     if item := of_product(name):
         raise KeyError(f"{name!r}: a product, not a family; did you mean {item.name}?")
+    raise KeyError(f"{name!r}: unknown GPU family; {nearest(name, FAMILIES)}")
+
+
+def nearest(name: str, families: Iterable[str]) -> str:
+    """Return a hint: the families that begin so, else the nearest of this number, else all."""
     import difflib  # which few runs need
 
-    close = difflib.get_close_matches(name, FAMILIES, n=1, cutoff=0.6)
-    near = f"did you mean {close[0]}?" if close else f"choose from: {', '.join(FAMILIES)}"
-    raise KeyError(f"{name!r}: unknown GPU family; {near}")
+    def number(text: str) -> str:
+        found = re.search(r"[0-9]+", text)
+        return found[0] if found else ""
+
+    every = list(families)
+    close = [item for item in every if name and item.lower().startswith(name.lower())]
+    if not close:
+        like = [item for item in every if number(name).startswith(number(item))]
+        close = difflib.get_close_matches(name, like, n=1, cutoff=0.6)
+    return f"did you mean {' or '.join(close)}?" if close else f"choose from: {', '.join(every)}"
 
 
 def families(trigger: Trigger) -> tuple[Family, ...]:
@@ -524,4 +571,5 @@ def main(argv: Sequence[str]) -> int:
 
 
 if __name__ == "__main__":
+    sys.excepthook = sys.__excepthook__
     sys.exit(main(sys.argv[1:]))

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import re
+
 import click
 import pytest
 from click.testing import CliRunner
@@ -63,6 +65,12 @@ def test_help_of_a_group_cuts_no_sentence():
 
 
 @pytest.mark.parametrize("path", ALL, ids=" ".join)
-def test_help_of_a_command_fits_a_screen(path):
+def test_help_of_a_command_fits_a_screen_and_shows_each_option_that_it_names(path):
+    """`gate --shard` in such marks is of another command, or of another command line."""
     done = CliRunner().invoke(ci_build, [*path, "--help"], terminal_width=78, obj=App({}))
     assert len(done.output.splitlines()) <= 45
+    text = re.sub(r"`[^`]*`", "", re.sub(r"-\n +", "-", done.output))
+    rows = re.findall(r"^  (?:-\w, )?(--[a-z-]+)(?: / (--[a-z-]+))?", text, re.MULTILINE)
+    named = set(re.findall(r"(?<![\w-])--[a-z][a-z-]+", text)) - {"--help", "--help-all"}
+    assert named <= {name for row in rows for name in row}
+    assert "1 more options" not in text

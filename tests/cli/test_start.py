@@ -170,13 +170,14 @@ def test_an_earlier_name_is_the_command_at_its_new_place(name):
     assert name not in ci_build.list_commands(ctx)
 
 
-def test_on_a_terminal_an_earlier_name_says_the_new_one(capsys, tmp_path):
-    app = App({"GITHUB_ACTIONS": "true"}, tmp_path)
+@pytest.mark.parametrize("env", [{}, {"GITHUB_ACTIONS": "true"}], ids=["in a log", "on GitHub"])
+def test_an_earlier_name_says_the_new_one_and_changes_no_result(tmp_path, env):
     words = ["channels", "rights", "--channel=nightly", "--role=builder"]
-    done = CliRunner().invoke(ci_build, words, obj=app)
-    assert done.exit_code == 0
-    assert "channels is now called trust channels" in done.stderr
-    assert CliRunner().invoke(ci_build, words, obj=App({}, tmp_path)).stderr == ""
+    old = CliRunner().invoke(ci_build, words, obj=App(env, tmp_path))
+    new = CliRunner().invoke(ci_build, ["trust", *words], obj=App(env, tmp_path))
+    assert (old.exit_code, old.stdout, new.stderr) == (0, new.stdout, "")
+    (line,) = old.stderr.splitlines()
+    assert "channels is now called trust channels" in line
 
 
 def test_the_spelling_of_earlier_releases_is_understood():

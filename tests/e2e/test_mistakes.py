@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -119,7 +120,7 @@ def test_completion_with_json_is_a_document(tmp_path):
 def test_a_deleted_working_directory_is_an_error(tmp_path):
     gone = tmp_path / "gone"
     gone.mkdir()
-    line = f"cd {gone} && rmdir {gone} && {' '.join(PROGRAM)} fetch_rocm --therock-path=x"
+    line = f"cd {gone} && rmdir {gone} && {' '.join(PROGRAM)} rocm fetch --therock-path=x"
     done = subprocess.run(
         ["/bin/sh", "-c", line],
         env={"PATH": "/usr/bin:/bin", "HOME": str(tmp_path)},
@@ -130,6 +131,38 @@ def test_a_deleted_working_directory_is_an_error(tmp_path):
     )
     assert done.returncode == 8
     assert done.stderr.startswith("error: the working directory was deleted\nhint:  ")
+
+
+@pytest.mark.parametrize(
+    ("entry", "said"),
+    [
+        ('Family("gfx117X-all", ("gfx1170"), Trigger.NIGHTLY),', "write ('gfx1170',)"),
+        ('Family("gfx117X-all", ("gfx1170",), "nightly"),', "'nightly' is no Trigger"),
+        ('Family("gfx117X-all", ("gfx1170",), Trigger.NIGHTLI),', "NIGHTLI"),
+        ('Family("gfx117X-all", ("gfx1170",), Trigger.NIGHTLY, runner=()),', "'runner'"),
+        ('Family("gfx117X-all", ("gfx942",), Trigger.NIGHTLY),', "gfx942: in gfx94X-dcgpu and"),
+        ('Family("gfx117X-all", ("gfx1170",, Trigger.NIGHTLY),', ""),
+    ],
+)
+def test_a_mistake_in_the_family_matrix_is_one_error_that_names_its_line(tmp_path, entry, said):
+    path, mark = tmp_path / "amdgpu_family_matrix.py", '        Family("gfx90c"'
+    text = (ROOT / path.name).read_text()
+    path.write_text(text.replace(mark, f"        {entry}\n{mark}"))
+    program = (sys.executable, "-m", "rocwheel")  # which finds the matrix of this folder first
+    for argv in ((*program, "compat"), (sys.executable, str(path)))[: 2 if said else 1]:
+        done = subprocess.run(
+            argv,
+            cwd=tmp_path,
+            env={"PATH": "/usr/bin:/bin", "PYTHONPATH": str(ROOT / "build")},
+            capture_output=True,
+            text=True,
+            check=False,
+        )
+        error, hint = done.stderr.splitlines()
+        assert (done.returncode, done.stdout) == (3, "")
+        assert re.match(rf"error: {path}:\d+: ", error)
+        assert said in error
+        assert hint.startswith("hint:  correct")
 
 
 def test_a_bypass_is_added_as_the_matrix_shows_it(tmp_path):

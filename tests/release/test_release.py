@@ -1126,7 +1126,8 @@ def test_a_store_that_refuses_is_told_in_two_lines_by_every_command_that_writes(
     argv = {
         "stage": ["stage", str(tmp_path / "wh")],
         "promote": ["promote", *named],
-        "prune": ["prune"],
+        "restore": ["index", "restore", *named, "--reason", "x"],
+        "prune": ["index", "prune"],
         "repair": ["index", "repair"],
         "adopt": ["index", "adopt"],
     }.get(command, [command, *named, "--reason", "x"])
@@ -1162,7 +1163,7 @@ def test_a_dry_run_prints_every_source_and_destination(tmp_path, capsys) -> None
         (["status", "--family", "gfx90a"], 2, "give --store URL, or --channel"),
         (["status", "--store", "file:///tmp/nowhere"], 7, "no such folder"),
         (["rollback", "--manifest", "abcdef", "--family", "gfx90a", "--store", "file:///tmp"], 3, "--reason"),
-        (["yank", "--family", "gfx90a", "--store", "file:///tmp", "--reason", "x"], 2, "--manifest, or --file"),
+        (["yank", "--family", "gfx90a", "--store", "file:///tmp", "--reason", "x"], 2, "--manifest, --file or both"),
     ],
 )  # fmt: skip
 def test_what_cannot_be_is_refused_in_two_lines(capsys, tmp_path, argv, code, said) -> None:

@@ -627,11 +627,18 @@ def test_a_family_that_the_matrix_has_no_more_can_be_taken_back(
     assert not shop.store.info(shop.staging.manifest(Manifest.load(tmp_path / "2").sha256))
     code, _, err = run(capsys, "promote", *sha, *where, "--family", Y.name)
     assert (code, "unknown GPU family" in err) == (3, True)
+    code, said, err = run(capsys, "status", *where)
+    assert (code, [item["family"] for item in said["sets"]]) == (0, [X.name])
+    assert f"has sets for {Y.name}, unknown to this family data" in err
     why = ("--family", Y.name, "--reason", "no runner")
     assert run(capsys, "rollback", *sha, *where, *why)[0] == 0
     assert shop.seen(Y.name) == shop.seen(ALL) == set()
     assert shop.seen(X.name) == names(one)
     assert run(capsys, "promote", *sha, *where, "--family", X.name)[1]["state"] == "nothing-to-do"
+    monkeypatch.setattr(matrix, "FAMILIES", {Z.name: Z})
+    for command in ("status", "compat"):
+        code, _, err = run(capsys, command, *where)
+        assert (code, "name their file: --family-file FILE" in err) == (3, True)
 
 
 def test_a_set_for_overlapping_families_is_refused(shop, where, tmp_path, capsys) -> None:

@@ -2,7 +2,7 @@
 
 Every error says in one line what went wrong (starting with the thing: a path, a URL, a key) and,
 as `hint`, in one line what to do. Each direct subclass of `RocwheelError` has an exit code of its
-own; 13 says that two wheels differ, 20-39 belong to the states of a gate. Exit code 1 is a bug in
+own; 13 says that two wheels differ, 21-30 belong to the states of a gate. Exit code 1 is a bug in
 rocwheel, 2 is a command line that click refuses.
 """
 

@@ -15,12 +15,18 @@ from typing import TYPE_CHECKING, Final
 import click
 
 from rocwheel import __version__
-from rocwheel.base.errors import HostError, InterruptError, RocwheelError, Terminated
+from rocwheel.base.errors import (
+    ConfigError,
+    HostError,
+    InterruptError,
+    RocwheelError,
+    Terminated,
+)
 from rocwheel.cli.app import App, program_name, start
-from rocwheel.cli.options import Group, Option, given_words, imported
+from rocwheel.cli.options import MEANT, Group, Option, given_words, imported
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Mapping, Sequence
     from types import FrameType
 
     from click.shell_completion import CompletionItem
@@ -174,6 +180,10 @@ def _identity(app: App) -> tuple[str, bool]:
 class Commands(Group):
     """A group that imports a command when it is asked for, and takes options before it."""
 
+    meant: Mapping[str, str] = MEANT | {
+        old: f"did you mean {new}?" for old, (new, _) in MOVED.items()
+    }
+
     def list_commands(self, ctx: click.Context) -> list[str]:  # noqa: ARG002
         return list(COMMANDS)
 
@@ -257,21 +267,16 @@ class Commands(Group):
             command, rest = self.get_command(ctx, str(name)), args[1:]
             app = ctx.find_object(App)
             if args[0] in MOVED and app and not ctx.resilient_parsing:
-                _tell_moved(app, args[0])
+                new = MOVED[args[0]][0]
+                with suppress(OSError):  # a stream that cannot be written changes no exit status
+                    text = f"{args[0]} is now called {new}; the next release drops the name"
+                    app.console.warn(text)
+                del app.console  # what the command prints follows from options read after this
         else:
             name, command, rest = super().resolve_command(ctx, args)
         if command is not None and name is not None:
             self.configure(ctx, name, command)
         return name, command, rest
-
-
-def _tell_moved(app: App, name: str) -> None:
-    from rocwheel.base.console import ConsoleMode
-
-    console = app.console
-    if console.mode is not ConsoleMode.PLAIN:
-        console.warn(f"{name} is now called {MOVED[name][0]}; the next release drops the name")
-    del app.console  # what the command prints follows from options that are read after this
 
 
 def _called(command: click.Command, words: list[str]) -> tuple[list[str], click.Command]:
@@ -312,7 +317,7 @@ def _words(command: click.Command, args: list[str]) -> list[str] | None:
 def ci_build() -> None:
     """Turn a ROCm tarball and a JAX source tree into tested, installable wheels.
 
-    Start here: rocwheel demo. To build: rocwheel dist_wheels --therock-path SOURCE
+    Start: rocwheel demo. Build: rocwheel dist_wheels --therock-path SOURCE
 
     Options stand before or after COMMAND; ROCWHEEL_<COMMAND>_<OPTION> sets one.
     """
@@ -320,6 +325,7 @@ def ci_build() -> None:
 
 # Bugs, but for what CPython says where no thread can start, or memory ends while it imports.
 _BUGS: Final = (RuntimeError, SystemError)
+_OURS: Final = (click.ClickException, RocwheelError, OSError, MemoryError)
 _STARVED: Final = ("start new thread", "without exception set", "without setting an exception")
 
 
@@ -327,7 +333,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     """Run one command; return its exit status.
 
     0 success, 1 a bug, 2 a command line click refuses, 3-12 and 130 as in `rocwheel.base.errors`,
-    20-39 the states of a gate.
+    21-30 the states of a gate.
     """
     app = start()
     for number in (signal.SIGTERM, signal.SIGHUP):
@@ -344,21 +350,41 @@ def main(argv: Sequence[str] | None = None) -> int:
     except BrokenPipeError:  # who was to read this has gone: it is not known what they missed
         sys.stderr.close()
         return 128 + signal.SIGPIPE
-    except (click.ClickException, RocwheelError, OSError, MemoryError, *_BUGS) as exc:
-        if isinstance(exc, _BUGS) and not any(text in str(exc) for text in _STARVED):
+    except Exception as caught:
+        failure = _mistake_in_matrix(caught) or caught
+        starved = isinstance(failure, _BUGS) and any(text in str(failure) for text in _STARVED)
+        if not (starved or isinstance(failure, _OURS)):
             raise
         words = list(sys.argv[1:] if argv is None else argv)
         own = words[: words.index("--")] if "--" in words else words
         app.json |= "--json" in own  # which may not have been read yet
         with suppress(MemoryError, SystemError):
             return (
-                _usage(app, exc)
-                if isinstance(exc, click.ClickException)
-                else _fail(app, exc if isinstance(exc, RocwheelError) else _host_error(exc))
+                _usage(app, failure)
+                if isinstance(failure, click.ClickException)
+                else _fail(
+                    app, failure if isinstance(failure, RocwheelError) else _host_error(failure)
+                )
             )
         error = _host_error(MemoryError())
         os.write(2, f"error: {error}\nhint:  {error.hint}\n".encode())
         return error.exit_code
+
+
+def _mistake_in_matrix(exc: Exception) -> ConfigError | None:
+    """Return the error for a line of the family matrix that stopped its import."""
+    import traceback
+
+    frames = traceback.extract_tb(exc.__traceback__)
+    at = [(each.filename, each.lineno) for each in frames if each.name == "<module>"]
+    what = str(exc) if isinstance(exc, (TypeError, ValueError)) else f"{type(exc).__name__}: {exc}"
+    if isinstance(exc, SyntaxError):
+        at, what = [(exc.filename or "", exc.lineno)], f"{exc.msg}"
+    for path, line in at:
+        if path.endswith("amdgpu_family_matrix.py"):
+            hint = "correct it: docs/how-to/add-a-gpu-family.md"
+            return ConfigError(f"{path}:{line}: {what}", hint=hint)
+    return None
 
 
 def _width() -> int:

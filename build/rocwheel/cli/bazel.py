@@ -118,10 +118,10 @@ def dev(
     build: BuildOptions,
     dry_run: bool,
 ) -> None:
-    """Build with local sources, install what changed, run a test: one turn of the loop.
+    """Build with local sources, install what changed, run a test.
 
-    Builds for the environment's CPython, and installs the wheels that changed as Bazel made them.
-    After a change, the next turn runs only the actions that depend on it.
+    Wheels are built for the environment's CPython and installed as Bazel made them. The next run
+    repeats only what depends on your change.
     """
     from rocwheel.tools import dev as loop
     from rocwheel.tools import housekeeping

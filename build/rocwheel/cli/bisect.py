@@ -62,9 +62,9 @@ asked_options = option_set(
         help="An earlier night it passed in; default: the search goes back for one.",
     ),
     gated("--family", type=known.OneOf(known.families), help="Default: that of the failed gate."),
-    gated("--suite", type=known.OneOf(known.suites), help="Default: that gate's."),
-    gated("--python", type=known.OneOf(known.pythons), help="Default: that gate's."),
-    option("--set", "wheels", metavar="NAME", help="Of ci/nightly.yaml; default: that gate's."),
+    gated("--suite", type=known.OneOf(known.suites), help="Suite; default: the gate's."),
+    gated("--python", type=known.OneOf(known.pythons), help="CPython; default: the gate's."),
+    option("--set", "wheels", metavar="NAME", help="Set of ci/nightly.yaml; default: the gate's."),
     option(
         "--confirm",
         type=click.IntRange(min=1),
@@ -85,7 +85,7 @@ asked_options = option_set(
 @nightly.command("bisect")
 @asked_options
 @option("--engine", type=click.Choice(ENGINES), default=ENGINES[0], help="Where probes run.")
-@option("--gpu-hours", type=float, default=math.inf, help="The most GPU hours that it may use.")
+@option("--gpu-hours", type=float, default=math.inf, help="Largest number of GPU hours.")
 @option("--program", metavar="COMMAND", rare=True, help="How cells start rocwheel.")
 @store_options
 @person_options
@@ -104,11 +104,9 @@ def bisect(
 ) -> int:
     """Find the commit of JAX, or the other input, that made a test fail between two nights.
 
-    With --find-fix the good night is the later one, the newest if none is named.
-
-    The sets of the nights between are tried first, then each input that changed, then commits of
-    JAX by `git bisect`. After an interruption the same command continues. The exit status is 5 if
-    it finds no culprit.
+    It first tries the sets of the nights between, then each input that changed, then commits of JAX
+    by `git bisect`. After an interruption the same command continues. The exit status is 5 if it
+    finds no culprit. With --find-fix the good night is the later one; default: the newest.
     """
     if bool(asked.metric) != bool(asked.threshold) or not NUMBER.fullmatch(asked.threshold):
         raise click.UsageError("--metric NAME goes with --threshold: a number, or <NUMBER")

@@ -159,7 +159,7 @@ SOURCES: Final = (
         metavar="VERSION",
         type=OneOf(known.jax_versions),
         default="",
-        help="Pin of ci/pins.yaml; default: its default.",
+        help="JAX of ci/pins.yaml; default: its default.",
     ),
     _jax(
         "--jax-repository",
@@ -196,15 +196,19 @@ SOURCES: Final = (
         help="Host compiler: clang (this machine's, else JAX's own) or hermetic (JAX's own).",
     ),
 )
-PYTHONS: Final = (
-    _inputs(
-        "--python-versions",
-        metavar="LIST",
-        default=(),
-        type=ListOf(known.pythons, _python),
-        help="CPythons, comma-separated: 3.12,3.13; default: all of the JAX pin.",
-    ),
-)
+
+
+def pythons(default: str) -> tuple[Callable[[Any], Any], ...]:
+    """Return --python-versions, whose help says which it is by default."""
+    text, kind = "CPythons, comma-separated: 3.12,3.13; default:", ListOf(known.pythons, _python)
+    return (
+        _inputs(
+            "--python-versions", metavar="LIST", default=(), type=kind, help=f"{text} {default}."
+        ),
+    )
+
+
+PYTHONS: Final = pythons("all of the JAX pin")
 VERSION: Final = (
     _wheels(
         "--wheel-suffix",

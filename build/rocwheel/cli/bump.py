@@ -33,8 +33,8 @@ def pins() -> None:
 def add(app: App, *, version: str, repository: str, ref: str, default: bool, dry_run: bool) -> None:
     """Look a release up in its sources and wheels, and add it to ci/pins.yaml.
 
-    Fetches the commit and every jaxlib wheel, checks them against each other and ci/layouts.yaml,
-    counts each suite's tests, prints what changes. Comments stay; contradictions are refused.
+    Fetches the commit and every jaxlib wheel, and compares them with each other and with
+    ci/layouts.yaml. Counts each suite's tests. Prints what changes; comments in the file stay.
     """
     with Client(app.environ, retry=Retry(), note=app.console.info) as client:
         context = bumping.BumpContext(here=app.here, client=client)
@@ -60,7 +60,7 @@ def bump(app: App, what: str | None, to: str, check: bool, dry_run: bool) -> int
     """Take a newer JAX, ROCm or Bazel, once verified; compare TheRock's addresses.
 
     Compares sources with wheels, bytes with published digests, and the addresses of TheRock with
-    its own sources. Prints what changes and the upstream log. Without WHAT it looks at everything.
+    its own sources. Prints what changes and the upstream log. Without a name it looks at all.
     """
     if to and not what:
         raise click.UsageError("--to is for one WHAT")

@@ -16,12 +16,12 @@ from rocwheel.cli.build_options import (
     BAZEL,
     CACHE,
     CONTAINER,
-    PYTHONS,
     REMOTE,
     TARGETS,
     VERSION,
     WHEELHOUSE,
     build_of,
+    pythons,
 )
 from rocwheel.cli.dist import request_from, show_built
 from rocwheel.cli.options import command, dry_run, given_words, option
@@ -40,15 +40,15 @@ _OWN = frozenset({"base", "dry_run", "wheels_only", "python_versions", "wheelhou
 
 
 @command("demo")
-@option("--wheels-only", is_flag=True, help="Build and verify; no night, no index.")
-@option("--base", metavar="IMAGE", help="Base of the image that --executor builds in.", rare=True)
+@option("--wheels-only", is_flag=True, help="Build and verify the wheels; no night, no index.")
+@option("--base", metavar="IMAGE", help="Base of the builder image.", rare=True)
 @option(
     "--families",
     type=click.Choice(("2", "3")),
     help="One build for 2 or 3 GPU families, a gate and an index for each; the second family's "
     "gate fails.",
 )
-@build_of(TARGETS, PYTHONS, VERSION, BAZEL, CACHE, WHEELHOUSE, REMOTE, CONTAINER)
+@build_of(TARGETS, pythons("those it finds"), VERSION, BAZEL, CACHE, WHEELHOUSE, REMOTE, CONTAINER)
 @dry_run
 @click.pass_obj
 def demo(
@@ -60,15 +60,15 @@ def demo(
     build: BuildOptions,
     dry_run: bool,
 ) -> None:
-    """Run the whole job on the miniature workspace, as a night whose store is a folder.
+    """Do the whole job on a small workspace: build, gate, release and install.
 
-    Installs missing system packages (as root on Debian or Ubuntu), makes a TheRock-like tarball,
-    builds the wheels for the CPythons it finds, releases them into a folder, and installs them from
-    there by hash.
+    Installs missing system packages (as root on Debian or Ubuntu) and makes a small ROCm tarball.
+    A night, whose store is a folder, builds the wheels and releases them. Then they are installed
+    from there by hash.
 
-    With --families one set is built for several GPU families. Each gates it, and releases it if
-    it passes. With --executor the demo makes a builder image if the engine has none of this
-    checkout, and ends with the wheels.
+    With --families each family gates the same set, and gets it if it passes. With --executor
+    docker or podman there is no night: the demo makes a builder image if there is none of this
+    checkout, and builds the wheels in it.
     """
     from rocwheel.tools import demo as job
     from rocwheel.tools import housekeeping

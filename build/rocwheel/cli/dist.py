@@ -30,7 +30,7 @@ from rocwheel.cli.build_options import (
     build_of,
 )
 from rocwheel.cli.options import PATH, command, dry_run, group, option
-from rocwheel.cli.target import Target, TargetOptions, key_of, signer_option, target_options
+from rocwheel.cli.target import Target, TargetOptions, key_of, signer_option, target_of
 from rocwheel.records.build_options import BuildOptions
 
 if TYPE_CHECKING:  # rooms are imported where they are used: --help is three times as quick
@@ -213,7 +213,7 @@ REBUILT = option(
 
 @command("rebuild")
 @click.argument("wanted", metavar="MANIFEST", type=known.MANIFEST)
-@target_options
+@target_of("GPU family of the set; needed with --channel or --store.")
 @build_of(THEROCK, FOLDERS, PROGRAMS, CACHE, (REBUILT, ALLOW_DIRTY), REMOTE, CONTAINER)
 @signer_option
 @dry_run
@@ -229,10 +229,10 @@ def rebuild(
 ) -> int:
     """Build a wheel set again from its manifest, and compare it byte by byte.
 
-    MANIFEST is a manifest.json, its wheelhouse, or the SHA-256 of a family's set in a store. If
-    every wheel is the same, the new wheelhouse has a statement of that. --signer signs it; then
-    `stage` uploads it, or this command to the set's store. Else the differences are printed, and
-    the exit status is 13.
+    MANIFEST is a manifest.json, its wheelhouse, or the SHA-256 of a set in a store. If every wheel
+    is the same, the new wheelhouse gets a statement that says so, which --signer signs. It goes to
+    the set's store, or `stage` uploads it. If not, the differences are printed, and the exit status
+    is 13.
     """
     from rocwheel import dist
     from rocwheel.records.manifest import Manifest

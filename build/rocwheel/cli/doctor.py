@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import shutil
 from collections.abc import Iterable, Iterator
+from itertools import chain
 from pathlib import Path
 from typing import TYPE_CHECKING
 from urllib.parse import urlsplit
@@ -14,7 +15,7 @@ from msgspec import structs
 
 import amdgpu_family_matrix as matrix
 from rocwheel import check_install as script
-from rocwheel.base.choices import TABLE_FORMS, Purpose
+from rocwheel.base.choices import ALL, TABLE_FORMS, Purpose
 from rocwheel.base.console import columns, count, size
 from rocwheel.base.download import shown_setting
 from rocwheel.base.errors import ConfigError, HostError
@@ -32,11 +33,13 @@ from rocwheel.cli.target import (
     family_of,
     must_exist,
     store_options,
-    target_options,
+    target_of,
 )
 from rocwheel.records import families
 from rocwheel.records.build_options import BuildOptions
 from rocwheel.release.index import channels
+from rocwheel.release.ledger import log
+from rocwheel.release.status import unknown_families
 from rocwheel.tools import compat as tables
 from rocwheel.tools import housekeeping
 
@@ -66,7 +69,7 @@ def _store(app: App, purpose: Purpose, build: BuildOptions, target: StoreOptions
     "purpose",
     type=click.Choice([*(purpose.value for purpose in Purpose), VERY_BUILD]),
     default="build",
-    help="What it is for; dist_wheels: exactly this build.",
+    help="The job; dist_wheels is the build of these options.",
 )
 @store_options
 @build
@@ -162,7 +165,7 @@ cache_option = option_set(
         "--cache-dir",
         metavar="DIR",
         type=PATH,
-        help="Default: ROCWHEEL_CACHE_DIR, ~/.cache/rocwheel.",
+        help="The cache; default: ROCWHEEL_CACHE_DIR, else ~/.cache/rocwheel.",
     ),
 )
 
@@ -269,9 +272,9 @@ def _python(named: str, path: str) -> str:
     "form",
     type=click.Choice(TABLE_FORMS),
     default="text",
-    help="How the tables are written.",
+    help="The form of the tables.",
 )
-@target_options
+@target_of("GPU family whose GPUs and releases are shown; default: all.")
 @click.pass_obj
 def compat(app: App, form: str, target: TargetOptions) -> None:
     """Print which JAX goes with which ROCm, GPU and CPython.
@@ -280,14 +283,19 @@ def compat(app: App, form: str, target: TargetOptions) -> None:
     that passed, runtime images, and the oldest JAX and ROCm with which each library, module and
     feature passed the suite smoke.
     """
-    known = (*matrix.FAMILIES.values(), *target.own_families(app).values())
-    chosen = (family_of(app, target),) if target.family else known
+    every = matrix.FAMILIES | target.own_families(app)
+    chosen = (family_of(app, target),) if target.family else tuple(every.values())
     about = tuple(map(tables.unasked, tables.HEADERS))
     if target.channel or target.store:
         channel = target.open(app)
         must_exist(channel, store := channel.open())
-        pairs = (pair for item in chosen for pair in channel.pairs(store, item.name))
+        pairs = [pair for item in chosen for pair in channel.pairs(store, item.name)]
         about = tables.of_channel(release for _, release in pairs)
+        sets = (log.read(release).sets.values() for _, release in channel.pairs(store, ALL))
+        there = {name for known in chain(*sets) for name in known.families if name != ALL}
+        if (unknown := sorted(there - every.keys())) and not target.family:
+            is_all = unknown == sorted(there)
+            app.console.warn(unknown_families(channel, unknown, is_all=is_all))
     else:
         app.console.info("to see what is released, add --channel or --store")
     shown = (tables.buildable(app.home.ci), tables.gpus(chosen), *about)

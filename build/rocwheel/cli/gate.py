@@ -33,10 +33,10 @@ from rocwheel.cli.options import (
 )
 from rocwheel.cli.target import (
     FAMILIES,
-    FAMILY,
     Target,
     TargetOptions,
     family_of,
+    family_option,
     key_of,
     signer_option,
     trusting,
@@ -96,7 +96,7 @@ class GateCommandOptions(TargetOptions):
 _target = partial(option, section="Target")
 GATED_SET = (  # a wheel set and a CPython
     *FAMILIES,
-    FAMILY,
+    family_option("GPU family (required)."),
     _target(
         "--python",
         metavar="VERSION",
@@ -154,7 +154,7 @@ gate_options = option_set(
         rare=True,
         help="A further package in the environment; repeatable.",
     ),
-    option("--shard", metavar="I/N", default="1/1", help="One part of N."),
+    option("--shard", metavar="I/N", default="1/1", help="Run part I of N."),
     option("--test", "tests", metavar="ID", multiple=True, help="Run only this test or file."),
     option(
         "--failed-of",
@@ -367,9 +367,8 @@ def show(app: App, reports: Sequence[GateReport]) -> int:
 def gate(app: App, asked: GateCommandOptions, signer: str, dry_run: bool) -> int:
     """Run a suite on this machine's GPUs against staged wheels; store a verdict.
 
-    The wheels are installed by SHA-256 into a fresh environment. The exit status is 0 for a pass,
-    else 21 to 31 by the state of the first suite that did not pass. The verdict is stored either
-    way.
+    The wheels are installed by SHA-256 into a fresh environment. The exit status is 0 if every
+    suite passes, else 21 to 30: the state of the first that does not.
     """
     choice = Choice.NAMED if asked.tests or asked.failed_of else Choice.ALL
     key, requests = key_of(app, signer), requests_of(app, asked, choice)

@@ -13,7 +13,14 @@ from rocwheel.base.errors import HostError
 from rocwheel.cli import known
 from rocwheel.cli.app import App
 from rocwheel.cli.options import PATH, alone, dry_run, group, option, option_set
-from rocwheel.cli.target import PersonOptions, Target, TargetOptions, person_options, target_options
+from rocwheel.cli.target import (
+    PersonOptions,
+    Target,
+    TargetOptions,
+    person_options,
+    target_of,
+    target_options,
+)
 from rocwheel.dist.build_request import Executor
 from rocwheel.dist.executor import container_spec
 from rocwheel.image import build as building
@@ -44,7 +51,7 @@ def engine_of(app: App, engine: str) -> container.ContainerEngine:
 
 @group("image")
 def images() -> None:
-    """Make and show images to build in."""
+    """Make images to build in, and images that users pull."""
 
 
 @images.command("build")
@@ -208,7 +215,7 @@ def prune(app: App, engine: str, dry_run: bool) -> None:
         help="After the push, point this moving tag at it.",
     ),
 )
-@target_options
+@target_of("GPU family (required).")
 @person_options
 @engine_option
 @dry_run

@@ -10,7 +10,7 @@ import click
 
 from rocwheel.base.console import Unit, count
 from rocwheel.base.errors import HostError, StoreError, named
-from rocwheel.cli import as_called
+from rocwheel.cli import as_called, known
 from rocwheel.cli.app import App
 from rocwheel.cli.options import command, dry_run, group, option
 from rocwheel.cli.target import (
@@ -18,6 +18,7 @@ from rocwheel.cli.target import (
     Target,
     TargetOptions,
     person_options,
+    target_of,
     target_options,
     trusting,
 )
@@ -45,7 +46,7 @@ which_option = option(
 
 @group("index")
 def index() -> None:
-    """Check, repair, prune and serve an index, or take over its files."""
+    """Check, repair, prune and serve an index."""
 
 
 @index.command("check")
@@ -70,9 +71,9 @@ def check(
     resolve: bool,
     upstream: str,
 ) -> int:
-    """Compare log, pages, files and statements of an index; with --download every byte.
+    """Compare log, pages, files and statements of an index.
 
-    Sends one request for each entry of the log, and a few more; compares files by name and size.
+    Files are compared by name and size, with --download byte by byte.
     """
     if resolve != bool(upstream):
         raise click.UsageError(
@@ -136,7 +137,7 @@ def repair(
 
 
 @index.command("adopt")
-@target_options
+@target_of("GPU family whose folder it is (required).")
 @which_option
 @person_options
 @dry_run
@@ -144,7 +145,13 @@ def repair(
 def adopt(
     app: App, target: TargetOptions, staging: bool, person: PersonOptions, dry_run: bool
 ) -> None:
-    """Take over wheels that were in a prefix before rocwheel, and list them as they are."""
+    """List wheels that another tool uploaded, as they are.
+
+    The index must have no set yet. The wheels lie in its folder, such as v2/gfx90a of the store.
+    Each is read once and listed with its yank; nothing is moved, deleted or gated.
+    """
+    if not target.family:
+        raise known.lacking("--family", known.families_or_all)
     done, who = [], person.who(app)
     for place in _places(Target(app, target), staging=staging):
         with app.console.progress("reading", unit=Unit.BYTES) as progress:

@@ -231,7 +231,9 @@ SHELLS: Final = {"bash": Bash, "zsh": Zsh, "fish": shell_completion.FishComplete
 def completion(app: App, shell: str) -> None:
     """Print shell completion code, for `rocwheel` and `ci_build`, by name and by path.
 
-    bash: eval "$(rocwheel completion bash)" in ~/.bashrc; zsh the same with zsh in ~/.zshrc.
+    For bash, add `eval "$(rocwheel completion bash)"` to ~/.bashrc. For zsh, add the same line with
+    zsh in place of bash to ~/.zshrc. For fish, add `rocwheel completion fish | source` to
+    ~/.config/fish/config.fish.
     """
     program = click.get_current_context().find_root().command
     made = [SHELLS[shell](program, {}, name, VARIABLE).source() for name in NAMES]

@@ -20,7 +20,6 @@ from rocwheel.base.download import Client, Retry
 from rocwheel.base.errors import CommandError, ConfigError, HostError
 from rocwheel.base.process import Command, base_env
 from rocwheel.base.values import replace
-from rocwheel.base.versions import suggest
 from rocwheel.cli import (
     as_called,
     bisect,  # noqa: F401 - its command is of the same group
@@ -34,6 +33,7 @@ from rocwheel.cli.nightly_options import (
     cell_argument,
     check_held,
     document_of,
+    families_of,
     latest_argument,
     night_argument,
     nightly,
@@ -65,7 +65,7 @@ SCHEDULERS: Final = ("local", "slurm", "github")
 
 @nightly.command("plan")
 @option("--night", metavar="NAME", default=None, help="Its name; default: today's date, UTC.")
-@option("--config", type=PATH, help="Default: ci/nightly.yaml of this checkout.")
+@option("--config", type=PATH, help="The settings; default: ci/nightly.yaml of the data in use.")
 @option(
     "--pools",
     type=PATH,
@@ -73,8 +73,8 @@ SCHEDULERS: Final = ("local", "slurm", "github")
     help="YAML that renames runner labels, Slurm partitions and GRES of the family matrix.",
 )
 @option("--from", "repeat", metavar="NIGHT", help="Repeat all of that night.")
-@option("--explain", is_flag=True, help="Print why each cell is in the night or not.")
-@option("--keep-going", is_flag=True, help="End with 0 even if `run` has nothing to build.")
+@option("--explain", is_flag=True, help="Print of each cell why it runs or not.")
+@option("--keep-going", is_flag=True, help="End with 0 even if nothing can be built.")
 @families_options
 @person_options
 @dry_run
@@ -94,9 +94,9 @@ def plan(
 ) -> int:
     """Decide what a night does, and store the plan, which never changes.
 
-    Branches, the newest ROCm tarball of each family and images become commits and digests here.
-    What was built or tested before is not repeated, and the plan says so. The exit status is 5
-    when every build is absent; the plan is still stored, and running it makes the page.
+    It names commits and digests: of branches, of images, and of each family's newest ROCm tarball.
+    What was built or tested before is not repeated, and the plan says so. The exit status is 5 if
+    nothing can be built; the plan is stored all the same, and running it makes the page.
     """  # fmt: skip
     where = NightTarget(app, target)
     night = app.now().strftime("%Y-%m-%d") if night is None else night
@@ -206,7 +206,7 @@ def _plan(
     default=0,
     help="Largest number of cells at once; default: as many as have room.",
 )
-@option("--only", metavar="FAMILY", help="For GitHub: the matrices of one family.")
+@option("--only", metavar="FAMILY", help="With --engine github: the jobs of this family.")
 @option(
     "--program",
     metavar="COMMAND",
@@ -318,7 +318,7 @@ def _github(app: App, book: Book, family: str) -> int:
     known = sorted({cell.family for cell in book.plan.cells if cell.family})
     if family and family not in known:
         raise ConfigError(
-            f"{family!r}: not in the night {book.plan.night}", hint=suggest(family, tuple(known))
+            f"{family!r}: not in the night {book.plan.night}", hint=matrix.nearest(family, known)
         )
     values = planning.github_outputs(book.plan, family)
     app.github_outputs(values)
@@ -341,11 +341,15 @@ def _nothing_built(app: App, book: Book, standings: dict[str, CellStanding]) -> 
     "--engine",
     type=click.Choice(SCHEDULERS),
     default=SCHEDULERS[0],
-    help="The engine that runs it.",
+    help="The engine that starts it.",
 )
 @option("--job", metavar="ID", help="The engine's own name for this attempt.")
-@option("--leash", is_flag=True, help="Stop when standard input closes.")
-@option("--program", metavar="COMMAND", help="How the cell's command is started.")
+@option("--leash", is_flag=True, help="Stop the cell when standard input closes.")
+@option(
+    "--program",
+    metavar="COMMAND",
+    help="How the cell starts rocwheel; default: as here.",
+)
 @store_options
 @dry_run
 @click.pass_obj
@@ -363,8 +367,8 @@ def cell(
 ) -> int:
     """Run one cell here and record how it ended; every engine calls this.
 
-    --dry-run prints its lines; pasted, they do the same here. The exit status is 0 for a pass and
-    otherwise that of the state, as for `gate`.
+    --dry-run prints its commands, to paste. The exit status is 0 for a pass, else that of its
+    state, as `gate` has it.
     """
     where = NightTarget(app, target)
     night = where.night(night)
@@ -455,15 +459,21 @@ def _lines(
 
 
 @nightly.command("check")
-@option("--max-age", metavar="AGE", type=age, default="36h", help="90m, 36h or 2d.")
+@option(
+    "--max-age",
+    metavar="AGE",
+    type=age,
+    default="36h",
+    help="Oldest that is fine: 90m, 36h or 2d.",
+)
 @store_options
 @click.pass_obj
 def check(app: App, max_age: float, target: StoreOptions) -> int:
-    """Fail if anything but a failing cell is wrong with the newest night.
+    """Check that the newest night runs as it should, whether or not its cells pass.
 
-    It fails if there is no night, or a part of it is absent. It fails if the night is too old,
-    was stopped, never ran, or made no progress for 2 minutes (15 on Slurm). It fails if the night
-    built nothing or left no summary, or if Slurm holds a job.
+    The exit status is 8 if there is no night, or a part of it is absent. It is 8 if the night is
+    too old, was stopped, never ran, or made no progress for 2 minutes (15 on Slurm). It is 8 if the
+    night built nothing or left no summary, or if Slurm holds a job.
     """
     where = NightTarget(app, target)
     names = where.nights.names()
@@ -545,7 +555,7 @@ def stop(app: App, **asked: Any) -> None:
 @person_options
 @click.pass_obj
 def clear(app: App, host: str, target: StoreOptions, person: PersonOptions) -> None:
-    """Use a host again that was excluded because every cell ended `infra` there."""
+    """Give a host cells again that was excluded because every cell ended `infra` there."""
     where = NightTarget(app, target)
     if host not in (held := where.nights.quarantined()):
         hint = f"held back: {', '.join(sorted(held)) or 'no host'}"
@@ -557,14 +567,14 @@ def clear(app: App, host: str, target: StoreOptions, person: PersonOptions) -> N
 
 @nightly.command("changes")
 @latest_argument
-@option("--output", type=PATH, help="Write the Markdown there, too.")
+@option("--output", type=PATH, help="Also write it to this file.")
 @store_options
 @click.pass_obj
 def changes(app: App, night: str, output: Path | None, target: StoreOptions) -> None:
     """Print how a night differs from the one before, for a workflow step, a mail or a chat.
 
-    Prints the verdict, what it means for users, causes with the line to type, and changes since the
-    last night that had ended when this one was planned. Markdown, or --json.
+    Prints Markdown: the verdict, what it means for users, each cause with the command to type, and
+    what changed since the last night that had ended when this one was planned.
     """
     found = NightTarget(app, target)
     what = truth_of(app, found, found.nights.book(found.night(night)))
@@ -577,15 +587,24 @@ def changes(app: App, night: str, output: Path | None, target: StoreOptions) -> 
 
 
 @nightly.command("prune")
-@option("--keep", type=COUNT, default=60, help="Nights to keep.")
-@option("--family", "families_", metavar="NAME", multiple=True, help="Prune its places, too.")
+@option("--keep", type=COUNT, default=60, help="Number of nights to keep.")
+@option(
+    "--family",
+    "families_",
+    metavar="NAME",
+    multiple=True,
+    help="Also prune this family's indexes; repeatable.",
+)
 @store_options
 @dry_run
 @click.pass_obj
 def prune(
     app: App, keep: int, families_: tuple[str, ...], target: StoreOptions, dry_run: bool
 ) -> None:
-    """Remove nights and wheel sets that retention no longer keeps."""
+    """Remove all nights but the newest.
+
+    With --family it also removes wheel sets that the channel's retention no longer keeps.
+    """
     where, who = NightTarget(app, target), PersonOptions(reason="retention").who(app)
     nights, stay, sets = upkeep.plan_pruning(where.nights, where.channel, families_, keep, who)
     for name in stay:
@@ -603,13 +622,13 @@ def prune(
 
 @group("report")
 def report() -> None:
-    """Make pages for people."""
+    """Make the page of all families."""
 
 
 @report.command("state")
 @option("--night", metavar="NAME", default=LATEST, help="The night to sum up.")
-@option("--output", type=PATH, help="Write it there, too.")
-@option("--nights", type=COUNT, default=30, help="How many are shown.")
+@option("--output", type=PATH, help="Also write it to this file.")
+@option("--nights", type=COUNT, default=30, help="Number of nights on the page.")
 @families_options
 @dry_run
 @click.pass_obj
@@ -624,7 +643,7 @@ def state(
 ) -> None:
     """Sum up a night and publish the page of all families at <store>/status/.
 
-    The page is made from the summaries of the shown nights alone.
+    The page is made from the stored summaries of the nights that it shows.
     """
     where = NightTarget(app, target)
     names = where.nights.names()
@@ -632,7 +651,8 @@ def state(
     if dry_run:
         app.emit_plan([f"summary of {night or 'no night'}", where.store.locate(page.PAGE)])
         return
-    channel, families = judging(app, where.channel), matrix.FAMILIES | target.own_families(app)
+    planned = families_of(where.nights.book(night)) if night else dict(matrix.FAMILIES)
+    channel, families = judging(app, where.channel), planned | target.own_families(app)
     body, shown = page.publish(
         where.nights, night, channel, families, now=app.now(), console=app.console, shown=nights
     )

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import functools
+import operator
 import socket
 from pathlib import Path
 from typing import Any, Final
@@ -74,16 +76,21 @@ def worker(app: App, *, engine: str, job: str = "", how: tuple[str, ...] = ()) -
     )
 
 
+def families_of(book: Book) -> dict[str, matrix.Family]:
+    """Return all families that a night was planned with. Raises ConfigError."""
+    words = (word for cell in book.plan.cells if cell.kind == "page" for word in cell.argv)
+    files = {word.partition("=")[2] for word in words if word.startswith("--family-file=")}
+    if missing := next((name for name in files if not Path(name).exists()), ""):
+        what = f"{missing}: no such file, and {book.plan.night} was planned with its families"
+        raise ConfigError(what, hint="put it back there")
+    own = (families.load(Path(name)) for name in files)
+    return functools.reduce(operator.or_, own, dict(matrix.FAMILIES))
+
+
 def truth_of(app: App, target: NightTarget, book: Book) -> Truth:
-    """Return what is true of a night now. Raises StoreError."""
-    own: dict[str, matrix.Family] = {}
-    for word in (word for cell in book.plan.cells if cell.kind == "page" for word in cell.argv):
-        name, _, value = word.partition("=")
-        if name == "--family-file" and Path(value).exists():
-            own |= families.load(Path(value))
+    """Return what is true of a night now. Raises StoreError, ConfigError."""
     channel, now, warn = judging(app, target.channel), app.now(), app.console.warn
-    every = matrix.FAMILIES | own
-    night = book.plan.night
+    night, every = book.plan.night, families_of(book)
     return truth.truth(target.nights, night, every, channel, now=now, warn=warn, book=book)
 
 

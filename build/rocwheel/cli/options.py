@@ -17,6 +17,7 @@ from __future__ import annotations
 import functools
 import importlib
 import os
+import re
 from collections.abc import Callable, Iterable
 from itertools import groupby, pairwise, takewhile
 from typing import TYPE_CHECKING, Any, Final, TypeVar, cast
@@ -36,8 +37,8 @@ OWN: Final = "Options"
 TALK: Final = "Every command"
 # in the order `--help-all` shows them
 SECTIONS: Final = (
-    OWN, "Target", "Who and why", "Inputs", "JAX and XLA", "Wheels", "Bazel", "Remote", "Container",
-    "Output", TALK,
+    OWN, "Store", "Target", "Who and why", "Inputs", "JAX and XLA", "Wheels", "Bazel", "Remote",
+    "Container", "Output", TALK,
 )  # fmt: skip
 
 
@@ -230,14 +231,16 @@ class CliCommand(click.Command):
                     formatter.write_dl(_rows(ctx, of_it))
             return
         own = [p for p in params if _section(p) != TALK or ctx.parent is None]
-        shown = [p for p in own if not getattr(p, "rare", False)]
+        said = " ".join(p.help or "" for p in own if not getattr(p, "rare", False))
+        named = set(re.findall(r"--[a-z-]+", f"{self.help} {said}"))  # a text of this page
+        shown = [p for p in own if not getattr(p, "rare", False) or named & {*p.opts}]
         shown.sort(key=lambda param: not param.required)
         if shown:
             with formatter.section("Options" if ctx.parent else TALK):
                 formatter.write_dl(_rows(ctx, shown))
         if ctx.parent:
             more = len(own) - len(shown)
-            rest = f"{more} more options: --help-all. " if more else ""
+            rest = f"{more} more option{'s' * (more > 1)}: --help-all. " if more else ""
             formatter.write_paragraph()
             program = ctx.find_root().command_path
             formatter.write_text(f"{rest}Options of every command: {program} --help.")
@@ -328,6 +331,7 @@ class Group(CliCommand, click.Group):
     """A group of commands; called without a word, it shows its help."""
 
     command_class: type[click.Command] | None = CliCommand
+    meant: Mapping[str, str] = {}  # words that are no command -> what is answered
 
     def __init__(self, *args: Any, **settings: Any) -> None:
         super().__init__(*args, **settings)
@@ -374,10 +378,13 @@ class Group(CliCommand, click.Group):
         if args and args[0] not in known and not args[0].startswith("-"):
             if ctx.resilient_parsing:  # a line that is still being typed
                 return None, None, []
+            import difflib
+
             from rocwheel.base.versions import suggest
 
-            near = MEANT.get(args[0]) if ctx.parent is None else None
-            near = near or suggest(args[0], known)
+            words = [word.lower() for word in (*self.meant, *known)]
+            close = difflib.get_close_matches(args[0].lower(), words, n=1, cutoff=0.65)
+            near = (close and self.meant.get(close[0])) or suggest(args[0], known)
             near = f"did you mean --{args[0]}?" if "=" in args[0] else near
             raise click.UsageError(f"{args[0]!r}: unknown command; {near}", ctx)
         return super().resolve_command(ctx, args)

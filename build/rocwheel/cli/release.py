@@ -29,6 +29,7 @@ from rocwheel.cli.target import (
     must_hold,
     person_options,
     signer_option,
+    target_of,
     target_options,
     trusting,
 )
@@ -50,17 +51,17 @@ LOOK = 10  # staged sets that `status` judges
 
 @command("stage")
 @click.argument("wheelhouse", type=PATH, default="wheelhouse/current")
-@target_options
+@target_of("GPU family; default: those that the set is for.")
 @person_options
 @dry_run
 @click.pass_obj
 def stage(
     app: App, wheelhouse: Path, target: TargetOptions, person: PersonOptions, dry_run: bool
 ) -> None:
-    """Upload a wheel set to the staging index, whole and once.
+    """Upload a wheel set to the staging index.
 
-    WHEELHOUSE is a wheelhouse or its manifest.json. Returns when the staging index lists every
-    file with its hash; run again, it uploads only what is missing.
+    WHEELHOUSE is a wheelhouse or its manifest.json. The command returns when the index lists every
+    file with its hash. Run again, it uploads only what is missing.
     """
     where, who = Target(app, target, makes_store=True), person.who(app)
     family = where.families[0] if where.families else None
@@ -115,10 +116,10 @@ def promote(
     signer: str,
     dry_run: bool,
 ) -> int:
-    """Make a staged and gated wheel set installable from the release index, or change nothing.
+    """Release a staged and gated wheel set, or change nothing.
 
-    Ends with `published`, `nothing-to-do`, or `blocked` (exit status 9) and the cells that block. A
-    set of several families is released for those that pass; 9 says that one of them is held up.
+    Prints `published`, `nothing-to-do`, or `blocked` and the cells that block. A set of several
+    families is released for those that pass. The exit status is 9 if any of them is blocked.
     """
     key, where, who = key_of(app, signer), Target(app, target), person.who(app)
     approvals = _approvals(app, approve, person)
@@ -165,11 +166,12 @@ _manifest = option(
     metavar="SHA|PATH",
     type=known.MANIFEST,
     default="",
-    help="A whole set.",
+    help="A whole set, or the one that has --file.",
 )
 _files = option(
-    "--file", "files", section="Target", metavar="NAME", multiple=True, help="One wheel."
-)
+    "--file", "files", section="Target", metavar="NAME", multiple=True,
+    help="This wheel alone, in every set or in that of --manifest; repeatable.",
+)  # fmt: skip
 
 
 @command("yank")
@@ -180,7 +182,7 @@ _files = option(
 def yank(app: App, **asked: Any) -> None:
     """Yank a whole set or single files (PEP 592).
 
-    Installers take a yanked file only where it is pinned exactly.
+    Installers take a yanked file only where it is pinned exactly. Give --manifest, --file or both.
     """
     _change(app, Action.YANK, **asked)
 
@@ -191,7 +193,7 @@ def yank(app: App, **asked: Any) -> None:
 @_files
 @_changes
 def unyank(app: App, **asked: Any) -> None:
-    """Take a yank back, for a whole set or single files."""
+    """Take a yank back, for a whole set or single files. Give --manifest, --file or both."""
     _change(app, Action.UNYANK, **asked)
 
 
@@ -231,7 +233,7 @@ def _change(
         releases = [release for _, release in where.pairs()]
         place, set_id = withdraw.place_of(releases, files[0]), ""
     else:
-        raise click.UsageError("give --manifest, or --file")
+        raise click.UsageError("give --manifest, --file or both")
     is_by_family = action in {Action.ROLLBACK, Action.RESTORE}
     chosen_families = where.names if is_by_family else ()
     planned = withdraw.plan(
@@ -279,7 +281,7 @@ def prune(
 ) -> None:
     """Remove what the channel's retention no longer keeps, and what killed runs left.
 
-    A promoter's --signer also renews the head statement of each release, as a nightly does.
+    With a promoter's key, --signer, it also renews the head statement of each release.
     """
     where, who = Target(app, target), person.who(app, reason="retention")
     key = key_of(app, signer)
@@ -320,7 +322,8 @@ def status(
     """Show every wheel set: staged, gated, released; its age, and what holds it up.
 
     The exit status is 7 if the log of a release is damaged, which blocks every change until it is
-    repaired. It is 9 if a release is older than one seen before, or its head statement expired.
+    repaired. It is 9 if a release is older than one seen before, or its head statement expired. It
+    is 3 if every set is of a family that only a --family-file has.
     """
     where, now = Target(app, target), app.now()
     channel, known_families = judging(app, where.channel), matrix.FAMILIES | where.own

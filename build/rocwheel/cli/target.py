@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
@@ -19,7 +19,7 @@ from rocwheel.base.store.file import FileStore
 from rocwheel.base.versions import is_sha256
 from rocwheel.cli import known
 from rocwheel.cli.app import App
-from rocwheel.cli.options import PATH, option, option_set
+from rocwheel.cli.options import PATH, F, option, option_set
 from rocwheel.gate.suite import suites
 from rocwheel.records import families
 from rocwheel.records.manifest import Manifest
@@ -31,6 +31,7 @@ from rocwheel.release.operations import Who
 from rocwheel.release.trust import policy
 from rocwheel.release.trust.policy import Signer
 
+_store = partial(option, section="Store")
 _target = partial(option, section="Target")
 _person = partial(option, section="Who and why")
 MAKES_STORE = "check --store; `stage WHEELHOUSE` makes a new one"
@@ -116,19 +117,19 @@ class PersonOptions:
 
 
 STORE = (
-    _target(
+    _store(
         "--channel",
         metavar="NAME",
         type=known.OneOf(known.channels),
         default="",
         help="A channel of ci/channels.yaml, such as nightly.",
     ),
-    _target(
+    _store(
         "--store",
         metavar="URL",
         help="A store without a channel: s3://bucket/prefix or file:///folder.",
     ),
-    _target(
+    _store(
         "--channels-file",
         type=PATH,
         rare=True,
@@ -137,7 +138,7 @@ STORE = (
 )
 FAMILIES = (
     *STORE,
-    _target(
+    _store(
         "--family-file",
         metavar="FILE",
         type=PATH,
@@ -145,13 +146,12 @@ FAMILIES = (
         help="A file of further GPU families; only with a --store of this machine.",
     ),
 )
-FAMILY = _target(
-    "--family",
-    metavar="NAME",
-    type=known.OneOf(known.families),
-    default="",
-    help="GPU family; default: all.",
-)
+
+
+def family_option(text: str) -> Callable[[Any], Any]:
+    """Return --family of a command that takes one, with its help."""
+    family = known.OneOf(known.families)
+    return _target("--family", metavar="NAME", type=family, default="", help=text)
 
 
 def _manifest(*, family: tuple[tuple[str, ...], ...], **given: Any) -> ManifestOptions:
@@ -161,7 +161,14 @@ def _manifest(*, family: tuple[tuple[str, ...], ...], **given: Any) -> ManifestO
 
 store_options = option_set("target", StoreOptions, *STORE)
 families_options = option_set("target", FamiliesOptions, *FAMILIES)
-target_options = option_set("target", TargetOptions, *FAMILIES, FAMILY)
+
+
+def target_of(family: str) -> Callable[[F], F]:
+    """Return `target_options` whose --family has this help."""
+    return option_set("target", TargetOptions, *FAMILIES, family_option(family))
+
+
+target_options = target_of("GPU family; default: all.")
 manifest_options = option_set(
     "target",
     _manifest,

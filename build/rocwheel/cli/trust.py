@@ -96,7 +96,10 @@ def _entry(app: App, file: Path, fields: dict[str, Any]) -> None:
 @signer_option
 @click.pass_obj
 def show(app: App, signer: str) -> None:
-    """List the keys of ci/trust.yaml; with --signer print the entry of that key."""
+    """List the keys of ci/trust.yaml, or print the entry of one.
+
+    With --signer it prints the entry of that key.
+    """
     if key := key_of(app, signer):
         public: Any = key.public_key
         if isinstance(key, SigstoreSigner):
@@ -125,7 +128,7 @@ def show(app: App, signer: str) -> None:
 def sign(app: App, path: Path, signer: str) -> None:
     """Sign a statement from a machine without a key, such as a wheelhouse's provenance.
 
-    FILE is the statement, or the wheelhouse.
+    FILE is the statement, or the wheelhouse. Needs --signer.
     """
     key = _given(app, signer)
     if path.is_dir():
@@ -169,7 +172,8 @@ def approve(
 ) -> None:
     """Sign that cells of a staged set may be released: flaky, untested, or a family's first.
 
-    The approval covers this channel and the failures of today, not later ones.
+    The approval covers this channel and the failures of today, not later ones. Needs --signer and
+    --reason.
     """
     key, who = _given(app, signer), withdraw.with_reason(person.who(app), person.reason)
     where = Target(app, target)
@@ -185,10 +189,10 @@ def approve(
 @trust.command("rotate")
 @click.argument("name")
 @click.argument("file", type=PATH)
-@option("--overlap", type=_DAYS, default=14, help="Days in which both count.")
+@option("--overlap", type=_DAYS, default=14, help="Days on which both keys count.")
 @click.pass_obj
 def rotate(app: App, name: str, file: Path, overlap: int) -> None:
-    """Make the key that follows NAME, in FILE; print its entry and the last day of the old one."""
+    """Make a key, in FILE, that replaces NAME; print its entry and the last day of the old one."""
     known = policy.load(app.home.ci / policy.FILE)
     keys = (key for keyid, key in known.keys.items() if known.name(keyid) == name)
     old = next(keys, None)
@@ -225,7 +229,7 @@ def renew_heads(
 ) -> None:
     """Sign a new head statement, which names the last entry of a release's log.
 
-    `promote` and the other commands that take --signer do so too; a nightly does it each day.
+    A promoter's key does so in every command that changes a release. Needs --signer.
     """
     key, where, who = _given(app, signer), Target(app, target), person.who(app)
     channel, releases = trusting(app, where.channel), [place for _, place in where.pairs()]

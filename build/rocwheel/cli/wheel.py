@@ -15,7 +15,7 @@ from rocwheel.base.errors import DIFFERENT, ConfigError, WheelError, named
 from rocwheel.base.versions import gfx_target
 from rocwheel.cli import known
 from rocwheel.cli.app import App
-from rocwheel.cli.build_options import FAMILY
+from rocwheel.cli.build_options import FAMILY_FILE
 from rocwheel.cli.options import PATH, dry_run, group, option, option_set
 
 if TYPE_CHECKING:  # each command imports only what it needs: `retag` takes as long as its imports
@@ -78,7 +78,7 @@ def wheel() -> None:
 
 @wheel.command("inspect")
 @wheels_argument
-@option("--thorough", is_flag=True, help="Unpack all GPU code: which compilers made it.")
+@option("--thorough", is_flag=True, help="Unpack all GPU code, and show which compilers made it.")
 @click.pass_obj
 def inspect(app: App, wheels: list[Path], thorough: bool) -> None:
     """Show names, sizes, shared objects, GPU code, provenance."""
@@ -99,7 +99,14 @@ def inspect(app: App, wheels: list[Path], thorough: bool) -> None:
 @wheel.command("verify")
 @wheels_argument
 @policy_option
-@option_set("asked", lambda **given: given, *FAMILY)
+@option(
+    "--family",
+    metavar="LIST",
+    type=known.ListOf(known.families_or_all),
+    multiple=True,
+    help="Demand GPU code for every gfx target of these families, or of all.",
+)
+@FAMILY_FILE
 @option(
     "--gfx-targets",
     metavar="LIST",
@@ -134,7 +141,8 @@ def verify(
     *,
     wheels: list[Path],
     policy: Path | None,
-    asked: dict[str, Any],
+    family: tuple[tuple[str, ...], ...],
+    family_file: Path | None,
     gfx_targets: tuple[str, ...] | None,
     rocm_root: Path | None,
     thorough: bool,
@@ -149,7 +157,7 @@ def verify(
     from rocwheel.wheel import show
     from rocwheel.wheel import verify as judging
 
-    wanted = _gpu_code(asked["family"], asked["family_file"], gfx_targets)
+    wanted = _gpu_code(family, family_file, gfx_targets)
     wheels = _there(wheels)
     if rocm_root:
         wanted |= judging.of_rocm(rocm_root, wheels, app.runner)
@@ -207,8 +215,7 @@ def retag(
 ) -> None:
     """Give wheels other tags.
 
-    Everything but WHEEL and RECORD is copied in compressed form. Of a wheelhouse it
-    makes another one.
+    Only WHEEL and RECORD are written again. Given a wheelhouse, it makes another one.
     """
     from rocwheel.wheel import rename
 
@@ -241,8 +248,8 @@ def reversion(
 ) -> None:
     """Give wheels of a set another version; all or none.
 
-    The pins of the wheels on each other follow; everything else is copied in compressed form. Of a
-    wheelhouse it makes another one, whose manifest names its parent and proves the same content.
+    Their pins on each other get it too; all else stays as it is. Given a wheelhouse, it makes
+    another one, whose manifest names the first and proves that the rest is the same.
     """
     from rocwheel.wheel import rename
 

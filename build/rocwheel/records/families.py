@@ -19,7 +19,7 @@ from rocwheel.base import yaml_file
 from rocwheel.base.choices import ALL
 from rocwheel.base.errors import ConfigError
 from rocwheel.base.values import Value
-from rocwheel.base.versions import PythonVersion, suggest
+from rocwheel.base.versions import PythonVersion
 from rocwheel.base.yaml_file import FieldError
 
 
@@ -123,7 +123,8 @@ def named(name: str, own: Mapping[str, Family]) -> Family:
     except KeyError as exc:
         problem, _, hint = str(exc.args[0]).partition("; ")
         if "unknown" in problem:
-            hint = suggest(name, tuple(dict.fromkeys((*matrix.FAMILIES, *own))))
+            hint = matrix.nearest(name, dict.fromkeys((*matrix.FAMILIES, *own)))
+            hint += "" if "did you" in hint else "; your own are in a --family-file"
         raise ConfigError(problem, hint=hint) from exc
     for rule in family.policy:
         for python in rule.pythons:

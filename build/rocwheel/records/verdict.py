@@ -54,7 +54,7 @@ class State(enum.Enum):
 
     @property
     def exit_code(self) -> int:
-        """The gate's exit status: 0 for `PASS`, otherwise one of 21 to 31, each state its own."""
+        """The gate's exit status: 0 for a pass, else 21 to 30; none is `UNCALIBRATED`."""
         return 0 if self is State.PASS else FIRST_EXIT_CODE + list(State).index(self)
 
 

@@ -225,6 +225,15 @@ def _doubt(release: Place, channel: Channel, known: Known) -> tuple[str, tuple[s
     return known.id, (f"{text}: it rests on nothing else: roll it back", command)
 
 
+def unknown_families(channel: Channel, names: Iterable[str], *, is_all: bool) -> str:
+    """Say whose sets in a store are not shown. Raises ConfigError where that is all of them."""
+    what = f"{channel.store}: has sets for {', '.join(names)}, unknown to this family data"
+    hint = "name their file: --family-file FILE"
+    if is_all:
+        raise ConfigError(what, hint=hint)
+    return f"{what}: {hint}"
+
+
 def overview(
     pairs: Iterable[tuple[Place, Place]],
     families: Mapping[str, Family],
@@ -237,8 +246,9 @@ def overview(
     """Read each pair of staging and release; with `hours` only the sets that wait for longer.
 
     A pair that is looked at as `all` is read for each family of its sets, of those that are given.
+    Raises ConfigError where none of them is.
     """
-    overviews, unknown, releases = list[Overview](), list[str](), []
+    overviews, unknown, releases = list[Overview](), dict[str, None](), []
     for pair in pairs:
         views, states = [pair[0].family], [*map(log.read, pair)]
         releases.append((pair[1], states[1]))
@@ -247,13 +257,14 @@ def overview(
             views = sorted({name for known in every for name in known.families} - {ALL})
         for view in views:
             if view not in families:
-                unknown.append(f"{pair[0].location}: {view} is not a family (any more)")
+                unknown[view] = None
                 continue
             staging, release = (place.of(view) for place in pair)
             about: Any = {"now": now, "look": look, "states": states}
             overviews.append(read(staging, release, families[view], channel, **about))
     sets = [item for one in overviews for item in one.sets]
-    problems = (*unknown, *(text for one in overviews for text in one.problems))
+    problems = [unknown_families(channel, unknown, is_all=not overviews)] if unknown else []
+    problems += [text for one in overviews for text in one.problems]
     return Overview(
         sets=tuple(sets if hours is None else waiting(sets, hours=hours)),
         problems=tuple(dict.fromkeys(problems)),

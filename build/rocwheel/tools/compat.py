@@ -92,7 +92,7 @@ def buildable(ci: Path, *, is_offered: bool = False) -> Table:
             )
         )
     return Table(
-        title="JAX releases that can be built",
+        title="JAX releases that can be built, for any GPU",
         header=("JAX", "ROCm", "CPython", "jaxlib"),
         rows=tuple(rows),
     )

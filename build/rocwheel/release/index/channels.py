@@ -250,7 +250,7 @@ class _Entry(Value, frozen=True, kw_only=True):
         yaml_file.each_once(self.must, "must")
         for number, name in enumerate(self.must):
             if name not in matrix.FAMILIES:
-                hint = suggest(name, matrix.FAMILIES)
+                hint = matrix.nearest(name, matrix.FAMILIES)
                 raise FieldError(f"{name!r}: no such family", "must", number, hint=hint)
         used = set[str]()
         for major, prefixes in self.prefixes.items():
