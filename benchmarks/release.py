@@ -340,7 +340,7 @@ def fill_sets(shop: Shop, folder: Path, number: int) -> Manifest:
         pass_gate(shop.staging, manifest)
     shop.promote(first)
     place, (entry, *_) = shop.release, shop.entries(shop.release)
-    state, root = log.read(place, None), Path(unquote(urlsplit(shop.store.url).path))
+    state, root = log.read(place, files=True), Path(unquote(urlsplit(shop.store.url).path))
     (brought,) = entry.brings
     for at in range(number - 1):
         own = files_sha256(f"set {at}".encode())
@@ -366,8 +366,8 @@ def fill_sets(shop: Shop, folder: Path, number: int) -> Manifest:
             evidence={**entry.evidence, "night": f"night-{at}"},
         )  # fmt: skip
         state = apply(state, new, digest=log.commit(place, new))
-    state = log.read(place, None, afresh=True)
-    operations.repair(place, state, sorted(state.projects), repairs=True)
+    state = log.read(place, files=True, afresh=True)
+    operations.repair(place, state, repairs=True)
     return waiting
 
 

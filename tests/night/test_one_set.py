@@ -93,7 +93,7 @@ def test_what_is_for_several_families_is_pruned_once_for_all(one):
     store = one.shop.store
     who = Who(by="me", now=datetime.now(tz=timezone.utc))  # the store's clock is this one
     _, _, sets = upkeep.plan_pruning(Nights(store), one.shop.channel, [X.name, Y.name], 60, who)
-    places = [plan.operation.place for plan in sets]
+    places = [plan.place for plan in sets]
     roots = [place.root for place in places]
     assert len(roots) == len(set(roots))
     assert set(roots) == {"v2", "v2-staging"}

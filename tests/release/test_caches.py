@@ -89,7 +89,7 @@ def test_a_pjrt_leaves_when_no_copy_with_its_plugin_is_left(shop, tmp_path, cloc
 def test_whoever_completes_what_was_stopped_waits_as_long(shop, tmp_path, clock) -> None:
     manifest = shop.gated(tmp_path / "a", pythons=("3.12",))
     plan = shop.plan(manifest)
-    plan.operation.prepare(plan.before, None)
+    plan.prepare(plan.start, None)
     clock.changes.clear()
 
     class Stopped(BaseException):
@@ -105,7 +105,7 @@ def test_whoever_completes_what_was_stopped_waits_as_long(shop, tmp_path, clock)
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(publish, "_put", stop)
         with pytest.raises(Stopped):
-            operations.perform(plan.operation, plan.before)
+            operations.perform(plan)
     first = max(clock.when("jax-rocm7-pjrt"))
     clock.sleep(5 - SECONDS)  # killed five seconds after, wherever it stood
     shop.promote(manifest)

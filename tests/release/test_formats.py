@@ -107,7 +107,7 @@ def test_the_first_command_that_writes_takes_a_store_over(version, tmp_path, con
 
 def test_a_migration_of_0_1_0_keeps_what_was_withdrawn_and_what_is_spent(tmp_path, console) -> None:
     old = Old(tmp_path, "0.1.0", FAMILY.name, console)
-    state = log.read(old.shop.release, None)
+    state = log.read(old.shop.release, files=True)
     (known,) = (item for item in state.sets.values() if item.action is Action.MIGRATE)
     assert (known.standing, known.first) == (Standing.HELD, "2026-01-01T00:00:00Z")
     assert known.time == "2026-02-01T00:00:00Z"

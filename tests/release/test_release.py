@@ -23,7 +23,6 @@ from support.wheelset import (
     NOW,
     WHO,
     Shop,
-    applied,
     make_set,
     make_verdict,
     make_wheel,
@@ -207,7 +206,7 @@ def test_a_blocked_promotion_leaves_the_release_as_it_was(shop_twice, tmp_path, 
             verdicts.add(shop.staging, verdict)
     plan = shop.plan(manifest)
     assert plan.state == "blocked"
-    assert {(cell.suite, cell.python) for cell in plan.operation.judged[0].decision.blocking} == {
+    assert {(cell.suite, cell.python) for cell in plan.judged[0].decision.blocking} == {
         ("unit", "3.11"),
         ("unit", "3.12"),
     }
@@ -364,8 +363,8 @@ def test_a_change_asks_for_no_more_than_eight_requests_per_project(shop, tmp_pat
     """Before the commit each page is read once, and it is not read again to be written."""
     manifest = shop.released(tmp_path / "a", pythons=("3.12",))
     place = replace(shop.release, store=Counted(shop.store))
-    yank = {"action": Action.YANK, "set_id": manifest.sha256}
-    operations.perform(withdraw.Change(place=place, who=replace(WHO, reason="x"), **yank))
+    who = replace(WHO, reason="x")
+    operations.perform(withdraw.plan(place, Action.YANK, who=who, set_id=manifest.sha256))
     asked = place.store.asked
     pages = [text for text in asked if "/index." in text and "/last-good/" not in text]
     assert sorted(pages) == sorted(
@@ -375,20 +374,23 @@ def test_a_change_asks_for_no_more_than_eight_requests_per_project(shop, tmp_pat
     assert len(asked) == 21 + 12, "and those of the last good set"
 
 
-def test_a_page_that_others_change_before_the_commit_shows_it_all_the_same(shop, tmp_path) -> None:
+def test_a_page_that_others_change_before_the_commit_shows_it_all_the_same(
+    shop, tmp_path, monkeypatch
+) -> None:
     """Bytes are copied between the look at a page and its put: hours, in which much happens."""
     first = shop.released(tmp_path / "a", pythons=("3.11",))
     shop.released(tmp_path / "b", pythons=("3.11", "3.12"))  # the same pjrt, whose page stays
     page = Path(shop.store.root) / shop.release.index
 
-    class Slow(withdraw.Change):
-        def prepare(self, state, entry):
-            for project in PROJECTS:
-                (page / project / "index.html").write_bytes(b"another tool's")
-            return super().prepare(state, entry)
+    prepare = withdraw.Change.prepare
 
-    change = {"action": Action.ROLLBACK, "set_id": first.sha256}
-    operations.perform(Slow(place=shop.release, who=replace(WHO, reason="x"), **change))
+    def slow(self, state, entry):
+        for project in PROJECTS:
+            (page / project / "index.html").write_bytes(b"another tool's")
+        return prepare(self, state, entry)
+
+    monkeypatch.setattr(withdraw.Change, "prepare", slow)
+    shop.change(Action.ROLLBACK, first)
     for project in PROJECTS:
         listed = {link.filename for link in links((page / project / "index.html").read_bytes())}
         assert listed == {entry.filename for entry in shop.shown(shop.release, project)}
@@ -397,15 +399,14 @@ def test_a_page_that_others_change_before_the_commit_shows_it_all_the_same(shop,
 def test_entries_that_come_while_the_log_is_listed_are_not_missing(shop, tmp_path) -> None:
     """A long list comes in pages: of two commits in between only the second was on one of them."""
     first = shop.released(tmp_path / "a", pythons=("3.12",))
-    change = {"place": shop.release, "who": replace(WHO, reason="x"), "set_id": first.sha256}
-    operations.perform(withdraw.Change(action=Action.YANK, **change))
+    shop.change(Action.YANK, first)
 
     class Paged(Counted):
         def keys(self, prefix: str):
             if prefix != shop.release.logs:
                 return shop.store.keys(prefix)
             for action in (Action.UNYANK, Action.ROLLBACK):
-                operations.perform(withdraw.Change(action=action, **change))
+                shop.change(action, first)
             return [item for item in shop.store.keys(prefix) if item.key != shop.release.log(3)]
 
     place = replace(shop.release, store=Paged(shop.store))
@@ -470,7 +471,7 @@ def test_a_staged_wheel_replaced_behind_our_back_is_not_released(any_shop, tmp_p
     shop = any_shop
     manifest = shop.gated(tmp_path / "wh")
     plan = shop.plan(manifest)
-    key = wheel_key(shop.staging, plan.operation.copies[0].entry.filename)
+    key = wheel_key(shop.staging, plan.copies[0].entry.filename)
     data, _ = shop.store.read(key)
     shop.store.delete(key)
     shop.store.create(key, data[:-1] + b"x", headers=shop.staging.wheel_headers)
@@ -479,7 +480,7 @@ def test_a_staged_wheel_replaced_behind_our_back_is_not_released(any_shop, tmp_p
     with pytest.raises(StoreError, match=r"jaxlib|pjrt|plugin"):
         shop.promote(manifest)
     assert files_of(shop.release) == set()
-    assert plan.operation.copies[0].entry.filename not in {
+    assert plan.copies[0].entry.filename not in {
         item.key.rpartition("/")[2] for item in shop.store.keys(shop.release.key(""))
     }
 
@@ -651,7 +652,7 @@ def test_a_prune_keeps_the_bytes_that_a_rolled_back_set_holds(shop, tmp_path) ->
     change = withdraw.plan(
         shop.release, Action.ROLLBACK, set_id=young.sha256, who=replace(who, reason="x")
     )
-    applied(change)
+    operations.perform(change)
     shop.channel = replace(shop.channel, retention=Retention(release_days=5, keep_newest=0))
     assert shop.prune(days=10) == [old.sha256]
     shop.change(Action.RESTORE, young)
@@ -673,13 +674,13 @@ def test_a_rollback_of_what_was_never_released_is_refused(shop, tmp_path) -> Non
 
 def committed_only(shop, operation) -> None:
     """A run that was killed right after its commit: no page shows it."""
-    state = operations.read(operation)
+    state = operations.read(operation.place)
     assert log.commit(operation.place, operation.prepare(state, operation.decide(state)))
 
 
 def test_what_was_committed_and_not_shown_is_completed_by_any_command(shop, tmp_path) -> None:
     manifest = shop.gated(tmp_path / "wh")
-    committed_only(shop, shop.plan(manifest).operation)
+    committed_only(shop, shop.plan(manifest))
     assert files_of(shop.release) == set()
     found = status.read(shop.staging, shop.release, FAMILY, shop.channel, now=NOW)
     assert "`index repair`" in found.problems[0]
@@ -687,10 +688,10 @@ def test_what_was_committed_and_not_shown_is_completed_by_any_command(shop, tmp_
     shop.promote(manifest, who=replace(WHO, by="another"))
     assert files_of(shop.release) == built(manifest)
     assert [item.by for item in shop.entries(shop.release)] == ["tester"]
-    committed_only(shop, shop.change_plan(Action.ROLLBACK, manifest).operation)
+    committed_only(shop, shop.change_plan(Action.ROLLBACK, manifest))
     other = shop.released(tmp_path / "other", jax="0.9.2")
     assert files_of(shop.release) == built(other)
-    committed_only(shop, shop.change_plan(Action.RESTORE, manifest).operation)
+    committed_only(shop, shop.change_plan(Action.RESTORE, manifest))
     retention.repair(shop.release, WHO)
     assert files_of(shop.release) == built(other) | built(manifest)
     assert audit.check(shop.release).problems == ()
@@ -705,7 +706,7 @@ def test_an_operation_decides_again_when_another_was_faster(shop, tmp_path) -> N
     late = shop.change_plan(Action.YANK, manifest)
     shop.change(Action.ROLLBACK, manifest)
     with pytest.raises(PromotionError, match="was rolled back"):
-        applied(late)
+        operations.perform(late)
     assert files_of(shop.release) == set()
 
 
@@ -737,12 +738,12 @@ def test_every_page_can_be_made_again_from_the_records(shop_twice, tmp_path, dam
     if damage == "deleted":
         for key in (place.json(""), *place.views("", folder_keys=folder_keys)):
             shop.store.delete(key)
-    assert audit.check_pages(place, log.read(place, None))
+    assert audit.check_pages(place, log.read(place, files=True))
     retention.repair(place, WHO)
     after = pages_of(shop)
     assert after.keys() == {key for key, _ in before}
     assert all(links(after[key]) == links(data) for key, data in before)
-    assert audit.check_pages(place, log.read(place, None)) == []
+    assert audit.check_pages(place, log.read(place, files=True)) == []
     assert audit.check(place).problems == ()
 
 
@@ -822,7 +823,7 @@ def test_retention_prunes_what_is_old_and_nothing_that_is_needed(shop_twice, tmp
     keep = Retention(staging_days=2, release_days=2, keep_newest=1, pinned=(sets[0].sha256,))
     shop.channel = replace(shop.channel, retention=keep)
     at_release = shop.prune_plan(shop.release, days=10)
-    assert {known.id for known, _ in at_release.operation.expired(at_release.state)} == {
+    assert {known.id for known, _ in at_release.expired(at_release.start)} == {
         sets[1].sha256,
         sets[2].sha256,
     }
@@ -893,8 +894,8 @@ def test_without_retention_nothing_is_pruned(shop, tmp_path) -> None:
 def test_what_a_killed_staging_left_is_removed_when_it_is_old_and_asked_for(shop, tmp_path) -> None:
     make_set(tmp_path / "a")
     plan = shop.staging_plan(tmp_path / "a")
-    plan.operation.prepare(plan.state, None)  # killed before its commit
-    name = plan.operation.uploads[0].entry.filename
+    plan.prepare(plan.start, None)  # killed before its commit
+    name = plan.uploads[0].entry.filename
     path = tmp_path / "store" / wheel_key(shop.staging, name)
     for days, orphans in ((0.5, True), (3, False)):
         shop.prune(days=days, orphans=orphans)
@@ -903,7 +904,7 @@ def test_what_a_killed_staging_left_is_removed_when_it_is_old_and_asked_for(shop
     shop.prune(days=3, orphans=True)
     assert shop.store.info(wheel_key(shop.staging, name)) is None
     assert shop.store.info(
-        wheel_key(shop.staging, plan.operation.uploads[1].entry.filename)
+        wheel_key(shop.staging, plan.uploads[1].entry.filename)
     )  # as young as this test
     with pytest.raises(PromotionError, match="spent for ever"):
         shop.stage(tmp_path / "a")
@@ -912,7 +913,7 @@ def test_what_a_killed_staging_left_is_removed_when_it_is_old_and_asked_for(shop
 def test_a_prune_that_was_cut_short_is_finished(shop, tmp_path) -> None:
     shop.channel = replace(shop.channel, retention=Retention(staging_days=2))
     manifest = shop.staged(tmp_path / "a")
-    operation = shop.prune_plan(shop.staging, days=3).operation
+    operation = shop.prune_plan(shop.staging, days=3)
     committed_only(shop, operation)
     assert any("spent before" in line for line in shop.prune_plan(shop.staging, days=3).lines())
     shop.prune(days=3)
@@ -942,7 +943,7 @@ def test_files_that_were_there_before_are_adopted_and_never_dropped(any_shop, tm
     assert "index adopt" in caught.value.hint
     plan = audit.plan_adoption(place, who=WHO)
     assert {item.filename for item in plan.entries} == built(old)
-    applied(plan)
+    operations.perform(plan)
     shop.promote(new)
     assert files_of(place) == built(old) | built(new)
     assert audit.plan_adoption(place, who=WHO).entries == ()

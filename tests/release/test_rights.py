@@ -362,7 +362,7 @@ def test_what_was_here_before_is_taken_over_by_the_promoter_alone(world, tmp_pat
         said = capsys.readouterr()
         assert status == (0 if role == "promoter" else FORBIDDEN), f"{role}: {said.err}"
         assert "Traceback" not in said.err
-    state = log.read(world.shop("admin").release, ["jaxlib"])
+    state = log.read(world.shop("admin").release, files=True)
     assert made.name in {item.filename for item in state.shown("jaxlib")}
 
 

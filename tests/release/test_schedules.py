@@ -180,9 +180,9 @@ def deletes_first(patch) -> None:
 def deletes_unsettled(patch) -> None:
     repair = operations.repair
 
-    def change(place, now, projects, **how):
+    def change(place, now, **how):
         delete(place, now.spent_paths())
-        return repair(place, now, projects, **how)
+        return repair(place, now, **how)
 
     patch.setattr(operations, "repair", change)
 
@@ -214,9 +214,9 @@ def rolled_back_lets_go(patch) -> None:
 def saves_first(patch) -> None:
     repair = operations.repair
 
-    def change(place, now, projects, **how):
+    def change(place, now, **how):
         log.save(place, now)
-        return repair(place, now, projects, **how)
+        return repair(place, now, **how)
 
     patch.setattr(operations, "repair", change)
 

@@ -14,7 +14,7 @@ from support.schedule import REQUESTS
 from support.shared import SharedShop, X, Y, Z, names
 from support.tiers import merge_tries
 from support.trust import Keyring, make_record
-from support.wheelset import NOW, WHO, applied, make_set, make_verdict, make_wheel, pass_gate
+from support.wheelset import NOW, WHO, make_set, make_verdict, make_wheel, pass_gate
 
 import amdgpu_family_matrix as matrix
 from rocwheel.base import files
@@ -94,7 +94,7 @@ def test_a_prune_is_of_all_families(shop, tmp_path) -> None:
     shop.take(Action.ROLLBACK, one, X)
     shop.drop(one)
     shop.drop(one)  # and again, which is nothing to do
-    assert shop.prune_plan(shop.release, days=9).operation.expired(log.read(shop.release)) == ()
+    assert shop.prune_plan(shop.release, days=9).expired(log.read(shop.release)) == ()
     for view in (X.name, Y.name, ALL):
         assert shop.seen(view) == set()
     assert not [key for key in shop.wheels() if key.startswith(f"{shop.release.root}/")]
@@ -133,7 +133,7 @@ def test_sets_of_one_family_are_in_its_index_alone(any_shop, tmp_path) -> None:
 def test_a_name_is_spent_for_the_families_that_knew_it(shop, tmp_path) -> None:
     one = alone(shop, tmp_path / "1", X)
     shop.drop(one)
-    state = log.read(shop.release, None)
+    state = log.read(shop.release, files=True)
     other = [
         replace(file, sha256="f" * 64) for file in shop.entries(shop.release)[0].brings[0].files
     ]
@@ -248,7 +248,7 @@ def test_wheels_that_came_before_are_on_their_index_alone(shop, tmp_path) -> Non
     place = shop.release
     key = f"{place.index}/{made.name}"
     shop.store.create(key, made, headers=place.wheel_headers, sha256=files.sha256(made))
-    applied(audit.plan_adoption(place, who=WHO))
+    operations.perform(audit.plan_adoption(place, who=WHO))
     one = shop.made(tmp_path / "1")
     shop.gate(one, X, Y)
     shop.release_for(one)
@@ -270,14 +270,14 @@ def test_statements_are_of_each_family_and_a_page_leads_to_them(shop, tmp_path) 
             is_signed = family is X or suite == "unit"
             verdicts.add(place, verdict, keys.signers["runner"] if is_signed else None)
     plan = shop.promote_plan(one)
-    assert [item.state for item in plan.operation.judged] == ["blocked", "ready"]  # Y, X
+    assert [item.state for item in plan.judged] == ["blocked", "ready"]  # Y, X
     assert "unsigned" in plan.refusal().args[0]
     promoter = keys.signers["promoter"]
     promote.apply(plan, console=shop.console, signer=promoter)
     again = make_verdict(one, family=Y)
     verdicts.add(shop.staging.of(Y.name), again, keys.signers["runner"])
     promote.apply(shop.promote_plan(one), console=shop.console, signer=promoter)
-    applied(
+    operations.perform(
         withdraw.plan(
             shop.release,
             Action.ROLLBACK,
@@ -379,14 +379,12 @@ def test_an_approval_is_a_familys_own(shop, tmp_path) -> None:
             verdicts.add(place, verdict, keys.signers["runner"])
 
     def approve(*families) -> list[str]:
-        plan = shop.promote_plan(one, *families)
-        operation = replace(plan.operation, who=replace(WHO, reason="known race"))
-        plan, signer = replace(plan, operation=operation), keys.signers["approver"]
-        return promote.approve(plan, ["unit:3.12"], signer=signer)
+        plan = replace(shop.promote_plan(one, *families), who=replace(WHO, reason="known race"))
+        return promote.approve(plan, ["unit:3.12"], signer=keys.signers["approver"])
 
     (key,) = approve(X)
     assert f"/{X.name}/approval/" in key
-    states = {item.family: item.state for item in shop.promote_plan(one).operation.judged}
+    states = {item.family: item.state for item in shop.promote_plan(one).judged}
     assert states == {X.name: "ready", Y.name: "blocked"}
     word, _ = shop.store.read(key)
     proof.add(shop.staging.of(Y.name), one.sha256, word, kind="approval")
@@ -438,7 +436,7 @@ def spent(shop: SharedShop, folder: Path, families, **options) -> tuple[int, int
     stage.apply(staged, console=shop.console)
     for family in families:
         suites = [rule.suite for rule in family.policy if rule.level is matrix.Level.REQUIRED]
-        place = staged.operation.place.of(family.name)
+        place = staged.place.of(family.name)
         pass_gate(replace(place, store=shop.store), manifest, family=family, suites=suites)
     plan = promote.plan(manifest, families, shop.channel, store, who=WHO)
     promote.apply(plan, console=shop.console)
@@ -577,7 +575,7 @@ def test_the_newest_sets_of_the_index_of_all_are_kept(shop, tmp_path) -> None:
     late = replace(WHO, now=NOW.replace(year=2028), reason="retention")
     keep = replace(shop.channel.retention, release_days=1, keep_newest=1)
     plan = retention.plan(shop.release, replace(shop.channel, retention=keep), who=late)
-    assert plan.operation.expired(plan.state) == ()
+    assert plan.expired(plan.start) == ()
 
 
 @pytest.mark.parametrize("kind", ["of two families", "of one"])

@@ -12,7 +12,6 @@ from support.wheelset import (
     FAMILY,
     NOW,
     WHO,
-    applied,
     make_set,
     make_verdict,
     pass_gate,
@@ -24,7 +23,7 @@ from rocwheel.base import store
 from rocwheel.base.errors import PromotionError, RocwheelError, StoreError, WheelError
 from rocwheel.base.values import replace
 from rocwheel.cli import main
-from rocwheel.release import audit, stage, status, wheelset
+from rocwheel.release import audit, operations, stage, status, wheelset
 from rocwheel.release.index.page import links
 from rocwheel.release.ledger import log, verdicts
 
@@ -272,7 +271,7 @@ def test_adoption_keeps_yanks_and_a_yank_without_a_reason_is_one(
         f"{place.index}/jaxlib/index.html", f'<a {attribute} href="../{name}">x</a>'.encode(),
         headers=place.view_headers,
     )  # fmt: skip
-    applied(audit.plan_adoption(place, who=WHO))
+    operations.perform(audit.plan_adoption(place, who=WHO))
     (shown,) = shop.shown(place, "jaxlib")
     assert shown.yanked == reason
     (link,) = links(page(shop, "jaxlib"))

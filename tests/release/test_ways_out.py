@@ -15,7 +15,6 @@ import pytest
 from support.wheelset import (
     FAMILY,
     Shop,
-    applied,
     make_set,
     make_verdict,
     make_wheel,
@@ -437,7 +436,7 @@ def test_a_verdict_without_a_list_of_tests_does_not_hide_that_some_are_gone(desk
         plan = desk.shop.plan(manifest)
         if listed:
             desk.shop.promote(manifest)
-    (cell,) = (cell for cell in plan.operation.judged[0].decision.cells if cell.notes)
+    (cell,) = (cell for cell in plan.judged[0].decision.cells if cell.notes)
     assert cell.notes == ("gone since the last released set: 2 tests: a.py::one, a.py::two",)
 
 
@@ -523,7 +522,7 @@ def test_a_check_that_others_overtake_finds_nothing_wrong(desk, monkeypatch) -> 
         desk.shop.change(Action.YANK, manifest)
         return plain(*about, **options)
 
-    state = log.read(desk.shop.release, None)
+    state = log.read(desk.shop.release, files=True)
     monkeypatch.setattr(operations, "pages_of", overtaken)
     assert audit.check_pages(desk.shop.release, state) == []
 
@@ -577,7 +576,7 @@ def test_a_clock_that_is_off_writes_nothing_into_a_log(desk, monkeypatch) -> Non
 def test_another_public_address_is_one_finding_not_one_per_page(desk) -> None:
     manifest = desk.shop.released(desk.folder / "a", pythons=("3.12",))
     place = replace(desk.shop.release, public_url="https://wheels.example.org")
-    (problem,) = audit.check_pages(place, log.read(place, None))
+    (problem,) = audit.check_pages(place, log.read(place, files=True))
     assert "pages name another address than https://wheels.example.org/v2/gfx90a/" in problem
     desk.shop.release = place
     wait = f"await    {place.url}: 5 min 0 s at most, until it shows it"
@@ -724,5 +723,5 @@ def test_a_command_that_takes_hours_has_no_wrong_clock(desk) -> None:
     long_ago = Who(
         by="x", now=now - timedelta(hours=3), is_checked=True, began=time.monotonic() - 3 * 3600
     )
-    applied(audit.plan_adoption(desk.shop.release, who=long_ago))
+    operations.perform(audit.plan_adoption(desk.shop.release, who=long_ago))
     assert made.name in shown(desk)

@@ -24,7 +24,7 @@ from urllib.parse import unquote
 
 import pytest
 from support.schedule import WRITES, Conductor
-from support.wheelset import FAMILY, NOW, WHO, Shop, applied, make_set, pass_gate
+from support.wheelset import FAMILY, NOW, WHO, Shop, make_set, pass_gate
 
 from rocwheel.base.console import Console
 from rocwheel.base.errors import RocwheelError, StoreError
@@ -117,7 +117,7 @@ class Scene:
             planned = stage.plan(self.wheelhouses / about, FAMILY, shop.channel, store, who=WHO)
             stage.apply(planned, console=shop.console)
         elif action == "adopt":
-            applied(audit.plan_adoption(place, who=WHO))
+            operations.perform(audit.plan_adoption(place, who=WHO))
         elif action == "repair":
             mend(place)
         elif action == "prune":
@@ -128,10 +128,10 @@ class Scene:
                              pinned=() if about == "staging" else kept)  # fmt: skip
             channel = replace(shop.channel, retention=keep)
             planned = retention.plan(target, channel, who=late)
-            retention.apply(planned, who=late)
+            retention.apply(planned)
         else:
             change = withdraw.plan(place, Action(action), who=who, set_id=manifest.sha256)
-            applied(change)
+            operations.perform(change)
         return True
 
     def look(self, changed: Collection[str] | None = None) -> None:
@@ -183,9 +183,9 @@ class Scene:
             entries = self.shop.entries(place)
             assert all(n == 1 for n in Counter(item.id for item in entries).values()), "twice"
             if not any(process.was_killed or self._says_so(process) for process in processes):
-                problems = audit.check_pages(place, log.read(place, None))
+                problems = audit.check_pages(place, log.read(place, files=True))
                 assert problems == [], f"the pages do not show the log: {problems}"
-            found = log.load(place, log.read(place), None)
+            found = log.read(place, files=True)
             self._check_held(place, found)
             assert found.damage == {}, found.damage
             assert found.number == len(entries), "an entry of the log does not count"
@@ -238,7 +238,7 @@ def mend(place) -> None:
     """`index repair`, of a release with `--skip-entry` for what its log lost."""
     lost = frozenset[int]()
     while not place.is_staging:
-        state = log.read(place, None, skips=lost)
+        state = log.read(place, files=True, skips=lost)
         if not (more := operations.damage(place, state, state.projects, lost).keys() - lost):
             break
         lost |= more

@@ -5,13 +5,13 @@ from __future__ import annotations
 import json
 from pathlib import Path
 
-from support.wheelset import FAMILY, NOW, WHO, Shop, applied, make_set, pass_gate
+from support.wheelset import FAMILY, NOW, WHO, Shop, make_set, pass_gate
 
 import amdgpu_family_matrix as matrix
 from rocwheel.base.choices import ALL
 from rocwheel.base.values import replace
 from rocwheel.records.manifest import Manifest
-from rocwheel.release import promote, retention, stage, withdraw
+from rocwheel.release import operations, promote, retention, stage, withdraw
 from rocwheel.release.index.page import links
 from rocwheel.release.ledger.state import Action
 
@@ -61,7 +61,7 @@ class SharedShop(Shop):
         names = [family.name for family in families]
         plan = withdraw.plan(self.release, action, who=who, set_id=manifest.sha256, families=names)
         if not plan.is_done:
-            applied(plan)
+            operations.perform(plan)
 
     def drop(self, manifest: Manifest) -> None:
         """Prune a released set."""
@@ -70,7 +70,7 @@ class SharedShop(Shop):
         keep = replace(self.channel.retention, release_days=1, keep_newest=0, pinned=others)
         who = replace(WHO, now=NOW.replace(year=2027), reason="retention")
         plan = retention.plan(self.release, replace(self.channel, retention=keep), who=who)
-        retention.apply(plan, who=who)
+        retention.apply(plan)
 
     def index(self, view: str, *, staged: bool = False):
         """The place whose pages a user of this index reads."""

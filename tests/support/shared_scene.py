@@ -10,11 +10,11 @@ from urllib.parse import unquote
 
 from support.scene import JAXLIB, PJRT, PLUGIN, Scene, Worlds, resolved
 from support.shared import SharedShop, X, Y
-from support.wheelset import WHO, Shop, applied, pass_gate
+from support.wheelset import WHO, Shop, pass_gate
 
 from rocwheel.base.choices import ALL
 from rocwheel.base.values import replace
-from rocwheel.release import promote, stage, withdraw
+from rocwheel.release import operations, promote, stage, withdraw
 from rocwheel.release.ledger.state import Action
 
 BOTH = tuple(sorted((X.name, Y.name)))
@@ -64,7 +64,7 @@ class SharedScene(Scene):
                 set_id=self.manifests[about].sha256,
                 families=[family.name for family in families],
             )
-            applied(change)
+            operations.perform(change)
             return True
         return super().run(name, store)
 

@@ -19,7 +19,7 @@ from rocwheel.base.versions import PythonVersion, RocmVersion, WheelKind, module
 from rocwheel.gate.suite import suites
 from rocwheel.records.manifest import MANIFEST, Manifest, RocmDelivery, RocmSource, WheelEntry
 from rocwheel.records.verdict import SILENT, Counts, Device, Ran, RocmProvided, State, Verdict
-from rocwheel.release import audit, operations, promote, retention, stage, withdraw
+from rocwheel.release import operations, promote, retention, stage, withdraw
 from rocwheel.release.index import channels
 from rocwheel.release.ledger import log, verdicts
 from rocwheel.release.ledger.state import Action, Transition
@@ -163,11 +163,6 @@ def make_set(
     return manifest
 
 
-def applied(plan: audit.Adoption | withdraw.ChangePlan) -> None:
-    """Carry out what a plan says."""
-    operations.perform(plan.operation, plan.state)
-
-
 def wheel_key(place, filename: str) -> str:
     """Where a wheel lies that a set of this version brought, or would lie."""
     keys = (item.key for item in place.store.keys(place.key("files/")))
@@ -259,15 +254,15 @@ class Shop:
         self.store = self.channel.open()
         ((self.staging, self.release),) = self.channel.pairs(self.store, FAMILY.name, 7)
 
-    def stage(self, wheelhouse: Path, who: Who = WHO) -> stage.StagePlan:
+    def stage(self, wheelhouse: Path, who: Who = WHO) -> stage.Stage:
         plan = self.staging_plan(wheelhouse, who)
         stage.apply(plan, console=self.console)
         return plan
 
-    def staging_plan(self, wheelhouse: Path, who: Who = WHO) -> stage.StagePlan:
+    def staging_plan(self, wheelhouse: Path, who: Who = WHO) -> stage.Stage:
         return stage.plan(wheelhouse, FAMILY, self.channel, self.store, who=who)
 
-    def plan(self, manifest: Manifest, who: Who = WHO, **options) -> promote.PromotePlan:
+    def plan(self, manifest: Manifest, who: Who = WHO, **options) -> promote.Promote:
         return promote.plan(manifest, FAMILY, self.channel, self.store, who=who, **options)
 
     def promote(self, manifest: Manifest, who: Who = WHO, **options) -> int:
@@ -275,16 +270,16 @@ class Shop:
 
     def change_plan(
         self, action: Action, manifest: Manifest | None = None, *, files=(), reason: str = "wrong"
-    ) -> withdraw.ChangePlan:
+    ) -> withdraw.Change:
         who = withdraw.with_reason(WHO, reason)
         set_id = manifest.sha256 if manifest else ""
         return withdraw.plan(self.release, action, who=who, set_id=set_id, filenames=files)
 
     def change(self, action: Action, manifest: Manifest | None = None, **options) -> None:
         """Yank, unyank, roll back or restore."""
-        applied(self.change_plan(action, manifest, **options))
+        operations.perform(self.change_plan(action, manifest, **options))
 
-    def prune_plan(self, place, *, days: float, orphans: bool = False) -> retention.PrunePlan:
+    def prune_plan(self, place, *, days: float, orphans: bool = False) -> retention.Prune:
         who = replace(WHO, now=NOW + timedelta(days=days), reason="retention")
         return retention.plan(place, self.channel, who=who, orphans=orphans)
 
@@ -293,8 +288,8 @@ class Shop:
         gone = []
         for place in (self.staging, self.release):
             plan = self.prune_plan(place, days=days, orphans=orphans)
-            gone += [known.id for known, _ in plan.operation.expired(plan.state)]
-            retention.apply(plan, who=plan.operation.who)
+            gone += [known.id for known, _ in plan.expired(plan.start)]
+            retention.apply(plan)
         return gone
 
     def entries(self, place) -> list[Transition]:
@@ -314,7 +309,7 @@ class Shop:
 
     def shown(self, place, project: str):
         """What the log says is listed."""
-        return log.read(place, [project]).shown(project)
+        return log.read(place, files=True).shown(project)
 
     def staged(self, wheelhouse: Path, **options) -> Manifest:
         manifest = make_set(wheelhouse, **options)

@@ -156,14 +156,14 @@ def adopt(
     for place in _places(Target(app, target), staging=staging):
         with app.console.progress("reading", unit=Unit.BYTES) as progress:
             planned = audit.plan_adoption(place, who=who, count=operations.Tally(progress))
-        if planned.is_needed and not dry_run:
-            operations.perform(planned.operation, planned.state)
+        if not (planned.is_done or dry_run):
+            operations.perform(planned)
         done.append(planned)
     _report(app, done, "the log knows every file", dry_run=dry_run)
 
 
 def _report(
-    app: App, done: Sequence[audit.IndexRepair | audit.Adoption], nothing: str, *, dry_run: bool
+    app: App, done: Sequence[audit.IndexRepair | audit.Adopt], nothing: str, *, dry_run: bool
 ) -> None:
     documents = [item.to_json(dry_run=dry_run) for item in done]
     lines = [line for item in done for line in item.lines()]
@@ -181,7 +181,8 @@ def serve(app: App, target: TargetOptions, host: str, port: int) -> None:
     It prints the lines that install the newest set of each index, released and staged.
     """
     where = Target(app, target)
-    looked = [(place, log.read(place, None)) for pair in where.pairs() for place in reversed(pair)]
+    places = [place for pair in where.pairs() for place in reversed(pair)]
+    looked = [(place, log.read(place, files=True)) for place in places]
     if not target.family:  # every index there is
         every = [(place.of(name), state) for place, state in looked for name in state.views]
         looked = every or looked

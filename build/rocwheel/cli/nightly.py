@@ -614,7 +614,7 @@ def prune(
         return app.emit_plan(lines)
     app.console.detail("\n".join(lines))
     for planned in sets:
-        retention.apply(planned, who=who)
+        retention.apply(planned)
     if nights:
         where.nights.forget(nights)
     return app.emit({"nights": nights}, f"{count(len(nights), 'night')} pruned")

@@ -66,8 +66,8 @@ def stage(
     where, who = Target(app, target, makes_store=True), person.who(app)
     family = where.families[0] if where.families else None
     planned = staging.plan(wheelhouse, family, where.channel, where.store, who=who)
-    sha256 = planned.operation.manifest.sha256
-    where.families_of(planned.operation.manifest)
+    sha256 = planned.manifest.sha256
+    where.families_of(planned.manifest)
     if dry_run or not planned.is_done:
         _show(app, planned.lines(), dry_run=dry_run)
     if not (dry_run or planned.is_done):
@@ -139,18 +139,18 @@ def promote(
         refusal.hint = as_called(refusal.hint, app)
         app.console.fail(refusal)
         document["reason"] = str(refusal)  # which a night shows of the cell
-    _finish(app, planned.operation.manifest.sha256, document)
+    _finish(app, planned.manifest.sha256, document)
     return PromotionError.exit_code if is_blocked else 0
 
 
 def _publish(
-    app: App, planned: promotion.PromotePlan, channels_file: Path | None, signer: Signer | None
+    app: App, planned: promotion.Promote, channels_file: Path | None, signer: Signer | None
 ) -> dict[str, Any]:
     channels = channels_file or app.home.ci / "channels.yaml"
     digests = {"matrix": files.sha256(Path(matrix.__file__)), "channels": files.sha256(channels)}
-    with app.console.step(f"promote {planned.operation.manifest.sha256[:12]}"):
+    with app.console.step(f"promote {planned.manifest.sha256[:12]}"):
         moved = promotion.apply(planned, console=app.console, signer=signer, digests=digests)
-        _refresh(app, planned.operation.place, planned.families("ready"))
+        _refresh(app, planned.place, planned.families("ready"))
     if moved:
         app.console.info(f"{size(moved)} of wheels passed through this machine")
     return {**planned.to_json(state="published"), "bytes_through_client": moved}
@@ -249,9 +249,9 @@ def _change(
     if not planned.is_done:
         _show(app, planned.lines(), dry_run=dry_run)
         if not dry_run:
-            state = operations.perform(planned.operation, planned.state)
+            state = operations.perform(planned)
             head.renew(place, state, channel, key, now=who.clock)
-            _refresh(app, place, planned.families)
+            _refresh(app, place, planned.views(planned.start))
     if key is None and channel.requires(KeyRole.PROMOTER):
         app.console.warn("not signed: run it again with --signer, so that `trust verify` sees it")
     document = planned.to_json(dry_run=dry_run)
@@ -289,11 +289,11 @@ def prune(
     documents = []
     for planned in plans:
         _show(app, planned.lines(), dry_run=dry_run)
-        swept = () if dry_run else retention.apply(planned, who=who)
-        if planned.operation.leaving(planned.state) and not dry_run:
-            _refresh(app, planned.operation.place, planned.state.views)
+        swept = () if dry_run else retention.apply(planned)
+        if planned.leaving(planned.start) and not dry_run:
+            _refresh(app, planned.place, planned.start.views)
         if key and not dry_run:
-            renew(app, planned.operation.place, trusting(app, where.channel), key, who)
+            renew(app, planned.place, trusting(app, where.channel), key, who)
         _show(app, [f"leftover {name}" for name in swept], dry_run=False)
         documents.append(planned.to_json(dry_run=dry_run, leftovers=swept))
     sets = count(sum(len(item["sets"]) for item in documents), "set")

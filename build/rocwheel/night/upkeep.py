@@ -135,7 +135,7 @@ def engines(book: Book) -> set[str]:
 
 def plan_pruning(
     nights: Nights, channel: Channel, families: Sequence[str], keep: int, who: Who
-) -> tuple[list[str], list[str], list[retention.PrunePlan]]:
+) -> tuple[list[str], list[str], list[retention.Prune]]:
     """Return which old nights go, which are not over, and how sets are pruned.
 
     Raises ConfigError for a wrong clock.

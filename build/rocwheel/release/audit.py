@@ -63,7 +63,7 @@ def check(place: Place, *, download: bool = True, count: Counter | None = None) 
     says; names and sizes of files; statements. With `download` also each wheel's hash, its METADATA
     with `.metadata` and Requires-Python, and requirements within each set.
     """
-    state = log.load(place, log.read(place), None)
+    state = log.read(place, files=True)
     if state.before:
         lines = operations.carried_lines(place, state)
         lines.append(f"`{place.command('repair')}` does it")
@@ -160,12 +160,13 @@ def _is(place: Place, name: str, number: int) -> bool:
 
 def _plan_repair(place: Place, who: Who, skip: Collection[str]) -> IndexRepair:
     place = place.of(ALL)  # all pages that show its log are repaired
-    state, skips = log.read(place, None, afresh=not place.is_staging), list[int]()
+    state = log.read(place, files=True, afresh=not place.is_staging)
+    skips = list[int]()
     for _ in skip:  # each shows what is damaged after it
         damaged = operations.damage(place, state, state.projects, skips)
         if named := [n for n in sorted(damaged) if any(_is(place, name, n) for name in skip)]:
             skips.append(named[0])
-            state = log.read(place, None, skips=skips)
+            state = log.read(place, files=True, skips=skips)
     operations.check_sound(place, state, pages=state.projects, skips=skips)
     problems = operations.carried_lines(place, state) or check_pages(place, state)
     problems += [f"{place.location}: entry {n} changes nothing from now on" for n in skips]
@@ -216,14 +217,14 @@ def check_pages(
     said = list(dict.fromkeys(chain.from_iterable(problems)))
     if any(_AHEAD in text for text in said) and log.read(place).number > state.number:
         # others went on while this looked, and pages show it
-        return check_pages(place, log.read(place, None), reads_all=reads_all)
+        return check_pages(place, log.read(place, files=True), reads_all=reads_all)
     return said
 
 
 def _check_log(place: Place, state: IndexState) -> Iterator[str]:
     if not state.number:
         return
-    again = log.load(place, log.read(place, afresh=True), None)
+    again = log.read(place, files=True, afresh=True)
     if log.differ(place, state, again):
         repairs = f"`{place.command('repair')}` repairs it"
         yield f"{place.store.locate(place.state)}: not what the log says: {repairs}"
@@ -354,9 +355,6 @@ class Adopt(Operation):
     entries: tuple[Entry, ...]
     metadata: Mapping[str, bytes]
 
-    def wanted(self, state: IndexState) -> Collection[str]:  # noqa: ARG002
-        return {entry.project for entry in self.entries}
-
     def decide(self, state: IndexState) -> Transition | None:
         family = self.place.family
         if not self.entries or family in state.views:
@@ -371,43 +369,28 @@ class Adopt(Operation):
         )
         return entry
 
-
-class Adoption(Plain, frozen=True, kw_only=True):
-    operation: Adopt
-    state: IndexState
-
-    @property
-    def entries(self) -> tuple[Entry, ...]:
-        return self.operation.entries
-
-    @property
-    def is_needed(self) -> bool:
-        return self.operation.decide(self.state) is not None
-
-    def lines(self) -> list[str]:
-        place = self.operation.place
-        lines = operations.carried_lines(place, self.state) if self.entries else []
+    def file_lines(self, after: IndexState) -> list[str]:  # noqa: ARG002
+        lines = []
         for item in self.entries:
             yanked = "" if item.yanked is None else f", yanked: {item.yanked}"
-            lines.append(f"adopt    {place.locate(item.path)} ({item.sha256}){yanked}")
+            lines.append(f"adopt    {self.place.locate(item.path)} ({item.sha256}){yanked}")
         return lines
 
     def to_json(self, *, dry_run: bool) -> dict[str, Any]:
         done = "planned" if dry_run else "adopted"
         return {
-            "state": done if self.is_needed else "nothing-to-do",
+            "state": "nothing-to-do" if self.is_done else done,
             "files": [item.filename for item in self.entries],
         }
 
 
-def plan_adoption(place: Place, *, who: Who, count: Counter | None = None) -> Adoption:
+def plan_adoption(place: Place, *, who: Who, count: Counter | None = None) -> Adopt:
     """Find the wheels in a family's folder, where its index has no set; read every one of them.
 
     Raises PromotionError when a page that another tool made lists a file that is not there,
     StoreError where the log was lost.
     """
-    state = log.load(place, log.read(place), None)
-    operations.check_sound(place, state)
+    state = operations.read(place)
     base = f"{place.index}/"
     names = [info.key.removeprefix(base) for info in place.store.keys(base)]
     wheels = sorted(name for name in names if "/" not in name and name.endswith(".whl"))
@@ -418,10 +401,11 @@ def plan_adoption(place: Place, *, who: Who, count: Counter | None = None) -> Ad
     operation = Adopt(
         place=place,
         who=who,
+        start=state,
         entries=tuple(entry for entry, _ in foreign),
         metadata={entry.filename: data for entry, data in foreign},
     )
-    return Adoption(operation=operation, state=state)
+    return replace(operation, is_done=operation.decide(state) is None)
 
 
 def _foreign(

@@ -90,16 +90,13 @@ class Who:
 
 @dataclass(frozen=True, kw_only=True)
 class Operation(abc.ABC):
-    """One change of an index: `perform` makes it once or not at all."""
+    """One change of an index: `lines` says what it does, `perform` does it once or not at all."""
 
     place: Place
     who: Who
+    start: IndexState  # that it was planned on, with its files
+    is_done: bool = False  # as it was planned
     id: str = field(default_factory=lambda: uuid.uuid4().hex)
-    reads_all: bool = False  # it deletes, for which no snapshot is believed
-
-    @abc.abstractmethod
-    def wanted(self, state: IndexState) -> Collection[str]:
-        """Return the projects whose listings are needed to decide."""
 
     @abc.abstractmethod
     def decide(self, state: IndexState) -> Transition | None:
@@ -120,6 +117,27 @@ class Operation(abc.ABC):
         """Return the entry after `state` that does this; `about` are fields of `Transition`."""
         about = {name: v if isinstance(v, dict) else tuple(v) for name, v in about.items() if v}
         return self.who.entry(action, state.number + 1, state.head, id=self.id, **about)
+
+    def lines(self) -> list[str]:
+        """Say for people what it does: with older logs, files, pages, and the URL to wait for."""
+        place, state = self.place, self.start
+        entry = None if self.is_done else self.decide(state)
+        if entry is None:
+            return self.file_lines(state)
+        action, after = entry.action, apply(state, entry, digest="")
+        lines = [*carried_lines(place, state), *self.file_lines(after)]
+        projects = in_order(touched(after, entry), removing=action.removes)
+        for index in indexes(place, after, concerned(after, entry)):
+            where = index.store.locate(index.index)
+            lines += [f"page     {where}/{project}/" for project in projects]
+            if index.public_url and (action.adds or action.removes) and "/" not in index.family:
+                most = duration(PUBLIC_SECONDS)
+                lines.append(f"await    {index.url}: {most} at most, until it shows it")
+        return lines
+
+    def file_lines(self, after: IndexState) -> list[str]:  # noqa: ARG002
+        """Say what it does with files; `after` is the state that it would leave."""
+        return []
 
 
 def damage(
@@ -144,7 +162,7 @@ def damage(
     for (index, name), claim in claims(place, asked).items():
         if claim.number <= state.number:
             continue
-        end = log.read(place, [name], skips=skips)
+        end = log.read(place, files=True, skips=skips)
         listed = {(entry.filename, entry.yanked) for entry in end.of(index.family).shown(name)}
         is_other = not name or claim.shows != listed
         if claim.number > end.number and not end.damage and is_other:
@@ -217,37 +235,34 @@ def damaged(
     )
 
 
-def read(operation: Operation) -> IndexState:
-    """Return the state an operation decides on. Raises StoreError for a damaged log."""
-    state = log.read(operation.place, afresh=operation.reads_all)
-    check_sound(operation.place, state)
-    return log.load(operation.place, state, operation.wanted(state))
+def read(place: Place, *, afresh: bool = False) -> IndexState:
+    """Return a state, with its files, to plan an operation on. Raises StoreError for damage."""
+    state = log.read(place, afresh=afresh)
+    check_sound(place, state)
+    return log.load(place, state)
 
 
-def perform(operation: Operation, state: IndexState | None = None) -> IndexState:
-    """Carry an operation out, from this state (or the log's) on; return the state it left.
+def perform(operation: Operation) -> IndexState:
+    """Carry an operation out, from the state on that it was planned on; return the one it left.
 
     Raises what `decide` and `prepare` raise, having changed nothing; UnknownError where it is not
     known whether it took effect; StoreError where it did and the pages do not show it.
     """
-    place, who = operation.place, operation.who
+    place, who, state = operation.place, operation.who, operation.start
     if who.is_checked:
         check_clock(place.store, (place.state, place.json("")), now=who.clock, where=place.location)
     seen: Collection[Claim] = ()
     for attempt in range(ATTEMPTS):
-        state = state or read(operation)
         check_sound(place, state)
         if state.before:
             carry(place, state, who)
-            state = None
+            state = read(place, afresh=True)
             continue
-        state = log.load(place, state, operation.wanted(state))
         entry = operation.decide(state)
         if entry is None:
             state = complete(place, state)
             operation.prepare(state, None)
             return state
-        state = log.load(place, state, touched(state, entry))
         # Indexes of others need not show what was committed for them. What adds may follow what
         # added: one order of the pages is right for both.
         views = concerned(apply(state, entry, digest=""), entry)
@@ -276,7 +291,7 @@ def complete(place: Place, state: IndexState, views: frozenset[str] | None = Non
     due = state.seen if views is None else state.seen & views
     if is_settled(state) or (views is not None and not due):
         return state
-    return repair(place, state, in_order(state.touched, removing=False), views=due)
+    return repair(place, state, views=due)
 
 
 def carry(place: Place, state: IndexState, who: Who) -> None:
@@ -314,18 +329,18 @@ def carried_lines(place: Place, state: IndexState) -> list[str]:
 def repair(
     place: Place,
     state: IndexState,
-    projects: Collection[str],
     *,
     views: frozenset[str] | None = None,
     seen: Iterable[Claim] = (),
     repairs: bool = False,
 ) -> IndexState:
-    """Make these pages, and the list of projects, show a state; then save it.
+    """Make pages, and the list of projects, show what changed since the snapshot; then save it.
 
-    Pages of the indexes in `views`; None: of all. With `repairs` also in place of pages that show
-    what the log never said, which else is an error.
+    Pages of the indexes in `views`; None: of all. With `repairs` all pages, also in place of those
+    that show what the log never said, which else is an error.
     """
-    state = log.load(place, state, projects)
+    state = log.load(place, state)
+    projects = in_order(state.projects if repairs else state.touched, removing=False)
     changed = {(index.family, name) for index, name in pages_in(place, state, projects, views)}
     has_root, is_known = repairs or not changed <= state.rooted, state.rooted or state.number == 1
     pages = [page for page in pages_of(place, state, projects, views) if (has_root or page.project)]
@@ -435,21 +450,6 @@ def verify(place: Place, entry: Entry) -> None:
         raise replaced(store.locate(key), digest, entry.sha256)
 
 
-def page_lines(place: Place, state: IndexState, entry: Transition | None) -> list[str]:
-    """Return the pages that an entry changes for people, and the URL to wait for."""
-    if entry is None:
-        return []
-    action, after, lines = entry.action, apply(state, entry, digest=""), list[str]()
-    projects = in_order(touched(after, entry), removing=action.removes)
-    for index in indexes(place, after, concerned(after, entry)):
-        lines += [f"page     {index.store.locate(index.index)}/{project}/" for project in projects]
-        is_awaited = action.adds or action.removes
-        if index.public_url and is_awaited and "/" not in index.family:
-            most = duration(PUBLIC_SECONDS)
-            lines.append(f"await    {index.url}: {most} at most, until it shows it")
-    return lines
-
-
 def check_clock(
     store: Store,
     keys: Iterable[str],
@@ -491,9 +491,8 @@ def _shown(
     """Let, in step 6, the pages show what was committed."""
     place = operation.place
     projects = touched(state, entry)
-    order = in_order(state.touched, removing=False)
     try:
-        after = repair(place, state, order, views=state.seen, seen=seen)
+        after = repair(place, state, views=state.seen, seen=seen)
         for index in indexes(place, state, concerned(state, entry) & {*state.views}):
             shows = state.of(index.family)
             changed = {

@@ -81,6 +81,7 @@ class Judged:
 
 @dataclass(frozen=True, kw_only=True)
 class Promote(Operation):
+    channel: Channel
     staging: Place
     manifest: Manifest
     judged: tuple[Judged, ...]  # for each family that was asked for
@@ -89,9 +90,6 @@ class Promote(Operation):
     night: str = ""  # that does it
     count: Callable[[int], None] | None = None
     moved: list[int] = field(default_factory=list)  # bytes of wheels that passed through here
-
-    def wanted(self, state: IndexState) -> Collection[str]:  # noqa: ARG002
-        return {wheel.project for wheel in self.manifest.built}
 
     def decide(self, state: IndexState) -> Transition | None:
         known = state.sets.get(self.manifest.sha256)
@@ -106,7 +104,7 @@ class Promote(Operation):
         listed = {*stand, *(known.families if known else ())}
         must = known.must if known else self.must
         views = (*stand, *([ALL] if must and listed.issuperset(must) else ()))
-        for view, project in product(views, self.wanted(state)):
+        for view, project in product(views, {entry.project for entry in entries}):
             wheelset.check_order(state.of(view).shown(project), entries)
         signed = {i.family: files.sha256(i.bundle) for i in new if i.bundle}
         about: dict[str, Any] = {"bundles": {self.manifest.sha256: signed} if signed else {}}
@@ -170,13 +168,6 @@ class Promote(Operation):
         proof.put(self.place, proven, item.provenance)
         return moved
 
-
-class PromotePlan(Plain, frozen=True, kw_only=True):
-    operation: Promote
-    channel: Channel
-    before: IndexState  # of the release
-    is_done: bool
-
     @property
     def state(self) -> str:
         """`blocked`, `nothing-to-do` or `ready`; `published` is what applying a ready one gives.
@@ -188,25 +179,23 @@ class PromotePlan(Plain, frozen=True, kw_only=True):
         return "blocked" if self.families("blocked") and not self.families("ready") else "ready"
 
     def families(self, state: str) -> list[str]:
-        return [item.family for item in self.operation.judged if item.state == state]
+        return [item.family for item in self.judged if item.state == state]
 
-    def lines(self) -> list[str]:
-        """Return the plan for people: every source and destination URL, sizes, cells.
+    def file_lines(self, after: IndexState) -> list[str]:  # noqa: ARG002
+        """Say every source and destination URL, sizes, cells.
 
         Of a blocked one what blocks, first; nothing would be copied.
         """
-        place, store = self.operation.place, self.operation.place.store
-        lines = [f"manifest {self.operation.manifest.sha256}"]
-        lines += operations.carried_lines(place, self.before)
+        place, store = self.place, self.place.store
+        lines = [f"manifest {self.manifest.sha256}"]
         if self.state == "blocked":
             return [*lines, *sorted(self.cell_lines(), key=lambda line: line[:6] != "BLOCKS")]
-        for item in self.operation.copies:
+        for item in self.copies:
             act = "is there" if item.is_there else "copy"
             target = place.locate(item.entry.path)
             size = readable(item.entry.size)
             lines.append(f"{act:9}{store.locate(item.source.key)} -> {target} ({size})")
             lines.append(f"{act:9}its METADATA -> {target}.metadata")
-        lines += operations.page_lines(place, self.before, self.operation.decide(self.before))
         if self.state != "nothing-to-do":  # then no signature was looked at
             lines = [*lines, *self.cell_lines(), f"{'signed':9}{self.signed or 'no: unsigned'}"]
         return lines
@@ -218,7 +207,7 @@ class PromotePlan(Plain, frozen=True, kw_only=True):
         return ", ".join(sorted(role.value for role in roles))
 
     def cell_lines(self) -> list[str]:
-        lines, judged = [], self.operation.judged
+        lines, judged = [], self.judged
         for item, cell in [(each, cell) for each in judged for cell in each.decision.cells]:
             name = f"{cell.suite} on {item.family} on CPython {cell.python}"
             why = f": {cell.why}" if cell.why else ""
@@ -228,13 +217,13 @@ class PromotePlan(Plain, frozen=True, kw_only=True):
         return lines
 
     def to_json(self, *, state: str = "") -> dict[str, Any]:
-        place, manifest = self.operation.place, self.operation.manifest
-        every = {item.family: self._family(item, state) for item in self.operation.judged}
+        place, manifest = self.place, self.manifest
+        every = {item.family: self._family(item, state) for item in self.judged}
         return {
             "state": state or self.state,
             "manifest": manifest.sha256,
             "families": every,
-            "all": self._all(every) if self.operation.must else None,
+            "all": self._all(every) if self.must else None,
             "wheels": [
                 {
                     "source": place.store.locate(item.source.key),
@@ -243,40 +232,40 @@ class PromotePlan(Plain, frozen=True, kw_only=True):
                     "size": item.entry.size,
                     "is_there": item.is_there,
                 }
-                for item in self.operation.copies
+                for item in self.copies
             ],
             "signed": self.signed or "unsigned",
         }
 
     def _all(self, families: Mapping[str, Any]) -> dict[str, Any]:
-        sha256, index = self.operation.manifest.sha256, self.operation.place.of(ALL)
-        known = self.before.sets.get(sha256)
-        must = known.must if known else self.operation.must
-        has = {name for name in must if self.before.of(name).lists(sha256)}
+        sha256, index = self.manifest.sha256, self.place.of(ALL)
+        known = self.start.sets.get(sha256)
+        must = known.must if known else self.must
+        has = {name for name in must if self.start.of(name).lists(sha256)}
         has |= {name for name, item in families.items() if item["released"]}
         return {
             "released": has.issuperset(must),
             "waits_for": sorted({*must} - has),
             "index_url": index.url,
-            "install": Install.of(self.operation.manifest, index.url).to_json(),
+            "install": Install.of(self.manifest, index.url).to_json(),
         }
 
     def _family(self, item: Judged, state: str) -> dict[str, Any]:
-        place = self.operation.place.of(item.family)
+        place = self.place.of(item.family)
         own = state if state and item.state == "ready" else item.state
         return {
             "state": own,
             "released": own in {"published", "nothing-to-do"},
             "index_url": place.url,
-            "install": Install.of(self.operation.manifest, place.url).to_json(),
+            "install": Install.of(self.manifest, place.url).to_json(),
             "blocked_by": msgspec.to_builtins(item.decision.blocking),
             **item.decision.evidence(),
         }
 
     def refusal(self) -> PromotionError:
         """Return the error of a blocked plan: its first cell, and what to do about it."""
-        name = self.operation.manifest.sha256[:12]
-        blocked = [item for item in self.operation.judged if item.decision.blocking]
+        name = self.manifest.sha256[:12]
+        blocked = [item for item in self.judged if item.decision.blocking]
         (first, *others), family = blocked[0].decision.blocking, blocked[0].family
         target, who = f"--manifest {name} --family {family}", "--by NAME --reason WHY"
         wanted = first.approval or first.name
@@ -307,7 +296,7 @@ def plan(
     approvals: Sequence[Approval] = (),
     passes_held: bool = False,
     night: str = "",
-) -> PromotePlan:
+) -> Promote:
     """Read everything the promotion depends on; write nothing.
 
     With `passes_held` families are passed over for which it was rolled back. `night` is whose
@@ -322,8 +311,7 @@ def plan(
         wheelset.check_family(manifest, one)
     wheelset.check_complete(manifest)
     staging, release = [channel.pair(store, manifest, one.name) for one in asked][-1]
-    state = log.read(release, {wheel.project for wheel in manifest.built})
-    operations.check_sound(release, state)
+    state = operations.read(release)
     release = state.at(release, manifest.sha256)
     staging = log.read(staging).at(staging, manifest.sha256)
     there = stored(release, manifest.built)
@@ -338,6 +326,8 @@ def plan(
     operation = Promote(
         place=release,
         who=who,
+        start=state,
+        channel=channel,
         staging=staging,
         manifest=manifest,
         night=night,
@@ -349,7 +339,7 @@ def plan(
     )
     is_whole = all(wheel.filename in whole for wheel in manifest.built)
     if len(stand) == len(asked) and operations.is_settled(state) and is_whole:
-        return PromotePlan(operation=operation, channel=channel, before=state, is_done=True)
+        return replace(operation, is_done=True)
     judged, broken = list[Judged](), list[TrustError]()
     for one, item in zip(asked, operation.judged, strict=True):
         if item.standing:
@@ -382,11 +372,11 @@ def plan(
     )
     operation = replace(operation, copies=copies, judged=tuple(judged))
     operation.decide(state)
-    return PromotePlan(operation=operation, channel=channel, before=state, is_done=False)
+    return operation
 
 
 def apply(
-    plan: PromotePlan,
+    operation: Promote,
     *,
     console: Console,
     signer: Signer | None = None,
@@ -398,25 +388,24 @@ def apply(
     Raises PromotionError when the plan is blocked, or something else was committed meanwhile that
     forbids it; TrustError where the channel needs a signature.
     """
-    if plan.state == "blocked":
-        raise plan.refusal()
-    operation, place = plan.operation, plan.operation.place
-    judged = []
+    if operation.state == "blocked":
+        raise operation.refusal()
+    place, channel, judged = operation.place, operation.channel, []
     for item in (each for each in operation.judged if each.state == "ready"):
         bundle = proof.bundle(
             operation.manifest,
-            plan.channel,
+            channel,
             place.of(item.family),
             who=operation.who,
             evidence=item.evidence,
             facts=item.decision.evidence(),
             signer=signer,
-            policy={**(digests or {}), "trust": plan.channel.trust.sha256},
+            policy={**(digests or {}), "trust": channel.trust.sha256},
             clock=[operation.staging.state, operation.staging.json("")],
         )
         judged.append(replace(item, bundle=bundle))
-    is_listed = operation.manifest.sha256 in plan.before.sets
-    if isinstance(signer, SigstoreSigner) and not is_listed:
+    is_known = operation.manifest.sha256 in operation.start.sets
+    if isinstance(signer, SigstoreSigner) and not is_known:
         operation = replace(operation, copies=_proven(operation, signer, console))
     total = sum(item.entry.size for item in operation.copies)
     if lacks := place.store.abilities().copy_lacks:
@@ -427,8 +416,8 @@ def apply(
         )
     with console.progress("promoting", total=total, unit=Unit.BYTES) as progress:
         operation = replace(operation, judged=tuple(judged), count=Tally(progress))
-        state = operations.perform(operation, plan.before)
-    head.renew(place, state, plan.channel, signer, now=operation.who.clock)
+        state = operations.perform(operation)
+    head.renew(place, state, channel, signer, now=operation.who.clock)
     return sum(operation.moved)
 
 
@@ -447,13 +436,13 @@ def _proven(operation: Promote, signer: SigstoreSigner, console: Console) -> tup
 
 
 def approve(
-    plan: PromotePlan, cells: Sequence[str], *, signer: Signer, dry_run: bool = False
+    operation: Promote, cells: Sequence[str], *, signer: Signer, dry_run: bool = False
 ) -> list[str]:
     """Store an approver's signed word on each of these cells, `suite:python`; return the keys.
 
     Raises PromotionError for a cell that waits for none, TrustError for a key that may not sign.
     """
-    operation, channel, made = plan.operation, plan.channel, list[tuple[Place, bytes]]()
+    channel, made = operation.channel, list[tuple[Place, bytes]]()
     who, manifest = operation.who, operation.manifest
     if not channel.requires(KeyRole.APPROVER):
         what = f"{channel.option}: requires no approver's signature"
@@ -486,7 +475,7 @@ def _source(
     store, key = staging.store, staging.wheel(wheel.filename, wheel.sha256)
     source = store.info(key)
     if source is None:
-        page = log.read(staging, [wheel.project]).listing(wheel.project)
+        page = log.read(staging, files=True).listing(wheel.project)
         why, hint = "", f"stage its wheelhouse: stage WHEELHOUSE --family {staging.family}"
         if key.removeprefix(staging.key("")) in page.spent.get(wheel.filename, ()):
             why, hint = " any more: it was pruned", "build the set again under a new version"

@@ -6,14 +6,14 @@ no set holds as spent, for ever; the pages show it; only then are bytes deleted.
 """
 
 import time
-from collections.abc import Collection, Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from datetime import timedelta
 from itertools import chain
 from typing import Any
 
 from rocwheel.base.errors import ConfigError, StoreError
-from rocwheel.base.values import Plain, replace
+from rocwheel.base.values import replace
 from rocwheel.base.versions import moment
 from rocwheel.records.entry import version_of
 from rocwheel.records.places import FILES, Place
@@ -28,7 +28,6 @@ from rocwheel.release.ledger.state import (
     Listing,
     Standing,
     Transition,
-    in_order,
     is_foreign,
 )
 from rocwheel.release.operations import Operation, Who
@@ -37,12 +36,30 @@ LEFTOVER_AGE = timedelta(days=1)  # of scratch files, and of files that no set h
 
 
 @dataclass(frozen=True, kw_only=True)
+class Spend(Operation):
+    """The operation that marks files that no set holds, so that they may be deleted."""
+
+    paths: tuple[str, ...]
+
+    def decide(self, state: IndexState) -> Transition | None:
+        free = self.free(state)
+        return self.entry(state, Action.SPEND, names=free) if free else None
+
+    def free(self, state: IndexState) -> tuple[str, ...]:
+        """Return those that no set holds now and that are not spent yet."""
+        listings = {path: state.listing(version_of(path)[0]) for path in self.paths}
+        return tuple(
+            path
+            for path, listing in listings.items()
+            if not listing.file(path) and path not in listing.spent.get(path.rpartition("/")[2], ())
+        )
+
+
+@dataclass(frozen=True, kw_only=True)
 class Prune(Operation):
     keep: Retention
-    reads_all: bool = True
-
-    def wanted(self, state: IndexState) -> Collection[str]:
-        return {project for known, _ in self.expired(state) for project in known.projects}
+    spend: Spend
+    left: tuple[str, ...]  # keys below names that were spent before
 
     def expired(self, state: IndexState) -> tuple[tuple[Known, str], ...]:
         kept, gone = {*self.keep.pinned}, list[tuple[Known, str]]()
@@ -66,117 +83,81 @@ class Prune(Operation):
     def leaving(self, state: IndexState) -> dict[str, list[str]]:
         """Return the files that go, by the set they go with: no staying set holds them."""
         gone: dict[str, list[str]] = {known.id: [] for known, _ in self.expired(state)}
-        for project in self.wanted(state):
+        for project in {project for known, _ in self.expired(state) for project in known.projects}:
             for file in state.listing(project).files:
                 if all(item in gone for item in file.sets):
                     gone[file.sets[0]].append(file.entry.path)
         return gone
 
-
-@dataclass(frozen=True, kw_only=True)
-class Spend(Operation):
-    """The operation that marks files that no set holds, so that they may be deleted."""
-
-    paths: tuple[str, ...]
-    reads_all: bool = True
-
-    def wanted(self, state: IndexState) -> Collection[str]:  # noqa: ARG002
-        return {version_of(path)[0] for path in self.paths}
-
-    def decide(self, state: IndexState) -> Transition | None:
-        free = self.free(state)
-        return self.entry(state, Action.SPEND, names=free) if free else None
-
-    def free(self, state: IndexState) -> tuple[str, ...]:
-        """Return those that no set holds now and that are not spent yet."""
-        listings = {path: state.listing(version_of(path)[0]) for path in self.paths}
-        return tuple(
-            path
-            for path, listing in listings.items()
-            if not listing.file(path) and path not in listing.spent.get(path.rpartition("/")[2], ())
-        )
-
-
-class PrunePlan(Plain, frozen=True, kw_only=True):
-    operation: Prune
-    spend: Spend
-    state: IndexState
-    left: tuple[str, ...]  # keys below names that were spent before
-
     @property
     def removes(self) -> bool:
-        state = self.state
-        return bool(self.operation.expired(state) or self.spend.free(state) or self.left)
+        return bool(self.expired(self.start) or self.spend.free(self.start) or self.left)
 
-    def lines(self) -> list[str]:
-        place = self.operation.place
-        leaving = self.operation.leaving(self.state)
-        keys = []
-        for known, why in self.operation.expired(self.state):
+    def file_lines(self, after: IndexState) -> list[str]:  # noqa: ARG002
+        place, leaving, keys = self.place, self.leaving(self.start), list[tuple[str, str]]()
+        for known, why in self.expired(self.start):
             keys += [(place.key(name), why) for name in leaving[known.id]]
-        keys += [(place.key(name), "no set holds it") for name in self.spend.free(self.state)]
+        keys += [(place.key(name), "no set holds it") for name in self.spend.free(self.start)]
         keys += [(key, "spent before") for key in self.left]
-        lines = [f"prune    {place.store.locate(key)} ({why})" for key, why in keys]
-        return [*(operations.carried_lines(place, self.state) if keys else ()), *lines]
+        return [f"prune    {place.store.locate(key)} ({why})" for key, why in keys]
 
     def to_json(self, *, dry_run: bool, leftovers: Sequence[str] = ()) -> dict[str, Any]:
         """Return the plan as a document; `leftovers` is what `apply` returned."""
-        done = "planned" if dry_run else "pruned"
-        sets, leaving = self.operation.expired(self.state), self.operation.leaving(self.state)
-        orphans = self.spend.free(self.state)
+        done, leaving = "planned" if dry_run else "pruned", self.leaving(self.start)
         return {
             "state": done if self.removes else "nothing-to-do",
-            "place": self.operation.place.location,
+            "place": self.place.location,
             "sets": [
-                {"set": known.id, "why": why, "files": leaving[known.id]} for known, why in sets
+                {"set": known.id, "why": why, "files": leaving[known.id]}
+                for known, why in self.expired(self.start)
             ],
-            "orphans": orphans,
+            "orphans": self.spend.free(self.start),
             "leftovers": leftovers,
         }
 
 
-def plan(place: Place, channel: Channel, *, who: Who, orphans: bool = False) -> PrunePlan:
-    operation = Prune(place=place, who=who, keep=channel.retention)
-    spend = Spend(place=place, who=who, paths=_unheld(place, who) if orphans else ())
-    state = operations.read(operation)
-    left = state.projects if state.spent else ()
-    state = log.load(place, state, {*left, *spend.wanted(state)})
-    return PrunePlan(operation=operation, spend=spend, state=state, left=_respent(place, state))
+def plan(place: Place, channel: Channel, *, who: Who, orphans: bool = False) -> Prune:
+    """Plan on the whole log, since no snapshot is believed for what deletes."""
+    paths = _unheld(place, who) if orphans else ()
+    about: Any = {"place": place, "who": who, "start": operations.read(place, afresh=True)}
+    left = _respent(place, about["start"])
+    return Prune(keep=channel.retention, spend=Spend(paths=paths, **about), left=left, **about)
 
 
 def plans(
     pairs: Iterable[tuple[Place, Place]], channel: Channel, *, who: Who, orphans: bool
-) -> Iterator[PrunePlan]:
+) -> Iterator[Prune]:
     """Plan for staging and release of each pair; each plan looks at its place when it is due."""
     places = {place.root: place for place in chain.from_iterable(pairs)}
     for place in places.values():  # each once: families share one
         planned = plan(place, channel, who=who, orphans=orphans)
-        clocks = (place.state, place.log(planned.state.number))
+        clocks = (place.state, place.log(planned.start.number))
         operations.check_clock(place.store, clocks, now=who.clock, where=place.location)
         yield planned
 
 
-def apply(plan: PrunePlan, *, who: Who) -> tuple[str, ...]:
+def apply(prune: Prune) -> tuple[str, ...]:
     """Prune a place; return the names of leftovers of killed runs that were removed as well."""
-    place = plan.operation.place
-    if not plan.removes:  # a snapshot that is the log's may say then that the pages show it all
-        snapshot = log.read(place, None)
-        if not log.differ(place, snapshot, plan.state):
+    place, old = prune.place, prune.who.now - LEFTOVER_AGE
+    if not prune.removes:  # a snapshot that is the log's may say then that the pages show it all
+        snapshot = log.read(place, files=True)
+        if not log.differ(place, snapshot, prune.start):
             operations.complete(place, snapshot)
-            return tuple(place.store.sweep(who.now - LEFTOVER_AGE))
-    leaving = {*plan.operation.wanted(plan.state), *plan.spend.wanted(plan.state)}
+            return tuple(place.store.sweep(old))
+    leaving = {project for known, _ in prune.expired(prune.start) for project in known.projects}
+    leaving |= {version_of(path)[0] for path in prune.spend.paths}
     # before they are stored with another header
-    kept = publish.page_seconds([*map(place.of, plan.state.views)], leaving)
-    state = operations.perform(plan.operation, plan.state)
-    if plan.spend.paths:
-        state = operations.perform(plan.spend, state)
+    kept = publish.page_seconds([*map(place.of, prune.start.views)], leaving)
+    state = operations.perform(prune)
+    if prune.spend.paths:
+        state = operations.perform(replace(prune.spend, start=state))
     sweep(place, operations.complete(place, state), seconds=kept)
-    return tuple(place.store.sweep(who.now - LEFTOVER_AGE))
+    return tuple(place.store.sweep(old))
 
 
 def sweep(place: Place, state: IndexState, *, seconds: int = 0) -> tuple[str, ...]:
     """Delete objects under spent names, once copies of pages that show one are `seconds` old."""
-    state = log.load(place, state, None)
+    state = log.load(place, state)
     keys = _respent(place, state)
     if keys:
         pages = {version_of(key.rpartition("/")[2].removesuffix(".metadata"))[0] for key in keys}
@@ -201,8 +182,8 @@ def repair(place: Place, who: Who) -> tuple[str, ...]:
     A snapshot that is not the fold of the log is none, unless the log is what is damaged. Raises
     StoreError for a damaged log of a release, and where bytes are missing that would be listed.
     """
-    state = log.load(place, log.read(place), None)
-    again = log.load(place, log.read(place, afresh=True), None)
+    state = log.read(place, files=True)
+    again = log.read(place, files=True, afresh=True)
     operations.check_sound(place, again, pages=again.projects)
     if state.before:
         operations.carry(place, state, who)
@@ -221,9 +202,7 @@ def repair(place: Place, who: Who) -> tuple[str, ...]:
                 hint="put the wheel back, or roll its set back or prune it",
             )
     state = recalled(place, state, there)
-    projects = in_order(state.projects, removing=False)
-    state = operations.repair(place, state, projects, repairs=True)
-    return sweep(place, state)
+    return sweep(place, operations.repair(place, state, repairs=True))
 
 
 def _begun_above(place: Place, who: Who) -> bool:

@@ -1,6 +1,6 @@
 """Staging: uploads a wheelhouse to `v2-staging/<family>/`, whole and once, and lists it."""
 
-from collections.abc import Callable, Collection
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -45,9 +45,6 @@ class Stage(Operation):
         """The indexes that list it, the widest last."""
         return (*self.families, *([ALL] if self.manifest.families else ()))
 
-    def wanted(self, state: IndexState) -> Collection[str]:  # noqa: ARG002
-        return {item.entry.project for item in self.uploads}
-
     def decide(self, state: IndexState) -> Transition | None:
         known = state.sets.get(self.manifest.sha256)
         missing = [name for name in self.families if not (known and known.of(name))]
@@ -74,18 +71,11 @@ class Stage(Operation):
         place.store.create(key, item.path, headers=headers, sha256=entry.sha256, count=self.count)
         operations.put_metadata(place, entry, item.metadata)
 
-
-class StagePlan(Plain, frozen=True, kw_only=True):
-    operation: Stage
-    state: IndexState
-    is_done: bool
-
-    def lines(self) -> list[str]:
-        """List the plan for people: every source, its full destination, its size and the trend."""
-        place = self.operation.place
-        lines = [f"manifest {self.operation.manifest.sha256}", f"to       {place.location}/"]
-        lines += operations.carried_lines(place, self.state)
-        for item in self.operation.uploads:
+    def file_lines(self, after: IndexState) -> list[str]:  # noqa: ARG002
+        """List every source, its full destination, its size and the trend."""
+        place = self.place
+        lines = [f"manifest {self.manifest.sha256}", f"to       {place.location}/"]
+        for item in self.uploads:
             act = "is there" if item.is_there else "upload"
             trend = ""
             if item.before:
@@ -94,34 +84,32 @@ class StagePlan(Plain, frozen=True, kw_only=True):
             where = place.locate(item.entry.path)
             lines.append(f"{act:9}{item.path} -> {where} ({readable(item.entry.size)}{trend})")
             lines.append(f"{act:9}METADATA -> {where}.metadata")
-        entry = self.operation.decide(self.state)
-        return [*lines, *operations.page_lines(place, self.state, entry)]
+        return lines
 
     def to_json(self, *, dry_run: bool) -> dict[str, Any]:
-        place = self.operation.place
         done = "nothing-to-do" if self.is_done else "staged"
         return {
             "state": "planned" if dry_run else done,
-            "manifest": self.operation.manifest.sha256,
-            "families": list(self.operation.families),
-            "index_url": place.of(self.operation.indexes[-1]).url,
+            "manifest": self.manifest.sha256,
+            "families": list(self.families),
+            "index_url": self.place.of(self.indexes[-1]).url,
             "wheels": [
                 {
                     "filename": item.entry.filename,
                     "sha256": item.entry.sha256,
                     "size": item.entry.size,
                     "size_before": item.before.size if item.before else None,
-                    "url": place.link(item.entry.path),
+                    "url": self.place.link(item.entry.path),
                     "is_there": item.is_there,
                 }
-                for item in self.operation.uploads
+                for item in self.uploads
             ],
         }
 
 
 def plan(
     wheelhouse: Path, family: Family | None, channel: Channel, store: Store, *, who: Who
-) -> StagePlan:
+) -> Stage:
     """Check the wheelhouse and look at what is staged; write nothing.
 
     Without a family it is staged for those that it names. Raises WheelError for a set that is
@@ -137,7 +125,7 @@ def plan(
     wheelset.check_closed(manifest, metadata)
     _check_sizes(manifest, channel, store)
     place, _ = channel.pair(store, manifest, family.name if family else ALL)
-    state = log.read(place, {wheel.project for wheel in manifest.built})
+    state = log.read(place, files=True)
     place = state.at(place, manifest.sha256)
     if family and not manifest.families and place.family != family.name:
         raise ConfigError(
@@ -172,6 +160,7 @@ def plan(
     operation = Stage(
         place=place,
         who=who,
+        start=state,
         manifest=manifest,
         families=manifest.families or (place.family,),
         uploads=tuple(uploads),
@@ -180,15 +169,14 @@ def plan(
     is_done = operation.decide(state) is None and operations.is_settled(state)
     stated = proof.keyed(place, manifest.sha256, operation.provenance, "provenance")
     is_there = all(item.is_there for item in uploads) and all(map(place.store.info, stated))
-    return StagePlan(operation=operation, state=state, is_done=is_done and is_there)
+    return replace(operation, is_done=is_done and is_there)
 
 
-def apply(plan: StagePlan, *, console: Console) -> None:
+def apply(operation: Stage, *, console: Console) -> None:
     """Upload a set; returns when the staging index lists every file with its hash."""
-    size = sum(item.entry.size for item in plan.operation.uploads)
+    size = sum(item.entry.size for item in operation.uploads)
     with console.progress("staging", total=size, unit=Unit.BYTES) as progress:
-        operation = replace(plan.operation, count=operations.Tally(progress))
-        operations.perform(operation, plan.state)
+        operations.perform(replace(operation, count=operations.Tally(progress)))
 
 
 def holding(manifest: Manifest, entries: tuple[Entry, ...]) -> Holding:

@@ -17,7 +17,7 @@ from typing import Any, Final
 from rocwheel.base import files
 from rocwheel.base.choices import ALL
 from rocwheel.base.errors import ConfigError, ObjectDiffersError, PromotionError
-from rocwheel.base.values import Plain, replace
+from rocwheel.base.values import replace
 from rocwheel.records.entry import Entry, version_of
 from rocwheel.records.places import Place
 from rocwheel.release import operations, proof, wheelset
@@ -29,9 +29,7 @@ from rocwheel.release.ledger.state import (
     Known,
     Standing,
     Transition,
-    concerned,
 )
-from rocwheel.release.ledger.state import apply as apply_entry
 from rocwheel.release.operations import Operation, Who
 from rocwheel.release.trust.policy import Signer
 
@@ -69,7 +67,7 @@ class Change(Operation):
     signer: Signer | None = None  # who states it
     is_late: bool = False  # it is done, and is stated now
 
-    def wanted(self, state: IndexState) -> Collection[str]:
+    def projects(self, state: IndexState) -> set[str]:
         known = state.sets.get(self.set_id)
         return {*(known.projects if known else ()), *(version_of(n)[0] for n in self.filenames)}
 
@@ -77,7 +75,7 @@ class Change(Operation):
         """Return what it is about: files of the set, or listed ones by name."""
         if not self.set_id:
             views = state.views if self.place.family == ALL else (self.place.family,)
-            pairs = product(map(state.of, views), sorted(self.wanted(state)))
+            pairs = product(map(state.of, views), sorted(self.projects(state)))
             shown = {item.path: item for seen, name in pairs for item in seen.shown(name)}
             return tuple(item for item in shown.values() if item.filename in self.filenames)
         chosen = set(self.filenames)
@@ -109,7 +107,7 @@ class Change(Operation):
                 for item in changed
                 if item.yanked is None or self.action is Action.UNYANK
             ]
-            for view, project in product(views, self.wanted(state)):
+            for view, project in product(views, self.projects(state)):
                 shown = state.of(view).shown(project)
                 others = (item for item in shown if item.filename not in own)
                 wheelset.check_order(others, coming)
@@ -162,7 +160,8 @@ class Change(Operation):
         if self.signer is None or self.channel is None:
             return made
         about: Any = {"action": self.action, "channel": self.channel, "who": self.who}
-        for place, (set_id, names) in product(self.views(state), self.names(state).items()):
+        views = map(self.place.of, self.views(state))
+        for place, (set_id, names) in product(views, self.names(state).items()):
             known = state.sets.get(set_id)
             before, manifest = manifests.bundle(place, known) if known else b"", None
             with suppress(ObjectDiffersError):  # damaged: it leaves the index all the same
@@ -185,10 +184,10 @@ class Change(Operation):
                     names.setdefault(set_id, []).append(item.filename)
         return names
 
-    def views(self, state: IndexState) -> list[Place]:
+    def views(self, state: IndexState) -> tuple[str, ...]:
         sets = (state.sets[name] for name in self.names(state) if name in state.sets)
         every = dict.fromkeys(family for known in sets for family in known.families)
-        return [*map(self.place.of, self.families or tuple(every))]
+        return self.families or tuple(every)
 
     def _refused(
         self, standing: Standing | None, name: str = "", family: str = ""
@@ -200,46 +199,23 @@ class Change(Operation):
         what = name or self.set_id[:12]
         return PromotionError(f"{self.place.location}: {what} {why}", hint=hint)
 
-
-class ChangePlan(Plain, frozen=True, kw_only=True):
-    operation: Change
-    state: IndexState
-    is_done: bool
-
-    @property
-    def files(self) -> tuple[Entry, ...]:
-        return self.operation.files(self.state)
-
-    def lines(self) -> list[str]:
-        place, action = self.operation.place, self.operation.action
-        entry = None if self.is_done else self.operation.change(self.state)
-        after = apply_entry(self.state, entry, digest="") if entry else self.state
+    def file_lines(self, after: IndexState) -> list[str]:
         # a file that another set lists as well stays as it is
-        views = concerned(after, entry) if entry else after.views
-        indexes = operations.indexes(place, after, views)
         changed = {
             item.path
-            for index, project in product(indexes, self.operation.wanted(self.state))
-            for item in {*self.state.of(index.family).shown(project)}
-            ^ {*after.of(index.family).shown(project)}
+            for view, project in product(after.views, self.projects(self.start))
+            for item in {*self.start.of(view).shown(project)} ^ {*after.of(view).shown(project)}
         }
-        lines = operations.carried_lines(place, self.state)
-        lines += [f"{action.value:9}{place.locate(path)}" for path in sorted(changed)]
-        return [*lines, *operations.page_lines(place, self.state, entry)]
-
-    @property
-    def families(self) -> tuple[str, ...]:
-        return tuple(place.family for place in self.operation.views(self.state))
+        return [f"{self.action.value:9}{self.place.locate(path)}" for path in sorted(changed)]
 
     def to_json(self, *, dry_run: bool) -> dict[str, Any]:
-        done = "signed" if self.operation.is_late else DONE[self.operation.action]
-        done = "nothing-to-do" if self.is_done else done
+        done = "nothing-to-do" if self.is_done else "signed" if self.is_late else DONE[self.action]
         return {
             "state": "planned" if dry_run and not self.is_done else done,
-            "set": self.operation.set_id,
-            "families": list(self.families),
-            "files": [item.filename for item in self.files],
-            "reason": self.operation.who.reason,
+            "set": self.set_id,
+            "families": list(self.views(self.start)),
+            "files": [item.filename for item in self.files(self.start)],
+            "reason": self.who.reason,
         }
 
 
@@ -252,22 +228,22 @@ def plan(
     channel: Channel | None = None,
     signer: Signer | None = None,
     **names: Collection[str],
-) -> ChangePlan:
+) -> Change:
     """Plan for `filenames` or `families`, which `signer` states; write nothing.
 
     Raises PromotionError if it may not be, TrustError where a signature is needed.
     """
     some: dict[str, Any] = {name: tuple(sorted(values)) for name, values in names.items()}
     some |= {"channel": channel, "signer": signer}
-    operation = Change(place=place, who=who, action=action, set_id=set_id, **some)
-    state = operations.read(operation)
+    state = operations.read(place)
+    operation = Change(place=place, who=who, start=state, action=action, set_id=set_id, **some)
     if channel:
         for view in operation.views(state):
-            proof.check_signer(channel, view, signer, who=who, action=action)
+            proof.check_signer(channel, place.of(view), signer, who=who, action=action)
     is_done = operation.change(state) is None and operations.is_settled(state)
     if is_done and operation.statements(state):
-        operation, is_done = replace(operation, is_late=True), False
-    return ChangePlan(operation=operation, state=state, is_done=is_done)
+        return replace(operation, is_late=True)
+    return replace(operation, is_done=is_done)
 
 
 def withdrawn(place: Place, known: Known) -> PromotionError:
@@ -280,11 +256,9 @@ def withdrawn(place: Place, known: Known) -> PromotionError:
 def place_of(places: Sequence[Place], filename: str) -> Place:
     """Return the place that lists a file; the last one, where none does."""
     project, _ = version_of(filename)
-    for place in places:
-        listing = log.read(place, [project]).listing(project)
-        if listing.named(filename):
-            return place
-    return places[-1]
+    states = ((place, log.read(place, files=True)) for place in places)
+    having = (place for place, state in states if state.listing(project).named(filename))
+    return next(having, places[-1])
 
 
 def with_reason(who: Who, reason: str) -> Who:

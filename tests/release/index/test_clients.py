@@ -29,7 +29,7 @@ import pytest
 from support.nginx import in_front_of
 from support.s3 import program
 from support.serving import serving
-from support.wheelset import FAMILY, WHO, Shop, applied, make_set, make_wheel, pass_gate, wheel_key
+from support.wheelset import FAMILY, WHO, Shop, make_set, make_wheel, pass_gate, wheel_key
 
 from rocwheel.base.errors import StoreError
 from rocwheel.base.store import SIMPLE_JSON
@@ -39,7 +39,7 @@ from rocwheel.cli.app import App
 from rocwheel.cli.target import StoreOptions
 from rocwheel.records.install import Install
 from rocwheel.records.verdict import State
-from rocwheel.release import audit
+from rocwheel.release import audit, operations
 from rocwheel.release.index import publish
 from rocwheel.release.index.page import UNFOLDED, links
 from rocwheel.release.index.publish import await_public
@@ -221,7 +221,7 @@ def test_the_link_of_any_version_leads_to_its_object(world, tmp_path, version: s
     shop.store.create(
         f"{shop.release.index}/{wheel.name}", wheel, headers=shop.release.wheel_headers
     )
-    applied(audit.plan_adoption(shop.release, who=WHO))
+    operations.perform(audit.plan_adoption(shop.release, who=WHO))
     page = f"{url}{shop.release.index}/jaxlib/"
     served = page + ("index.html" if page.startswith("file:") else "")
     with urllib.request.urlopen(served) as answer:
@@ -246,7 +246,7 @@ def test_a_version_that_is_folded_away_for_people_is_there_for_installers(
         shop.store.create(
             f"{shop.release.index}/{wheel.name}", wheel, headers=shop.release.wheel_headers
         )
-    applied(audit.plan_adoption(shop.release, who=WHO))
+    operations.perform(audit.plan_adoption(shop.release, who=WHO))
     for client in clients.values():
         done = client.install(f"{url}{shop.release.index}/", tmp_path / "target", f"{PJRT}==1.0")
         assert done.returncode == 0, f"{client.name}: {done.stderr}"
@@ -385,7 +385,7 @@ def test_pip_resolves_each_set_for_each_cpython_with_its_names_from_nowhere_else
     upstream.store.create(
         f"{upstream.release.index}/{other.name}", other, headers=upstream.release.wheel_headers
     )
-    applied(audit.plan_adoption(upstream.release, who=WHO))
+    operations.perform(audit.plan_adoption(upstream.release, who=WHO))
 
     shop.released(tmp_path / "wh")
     with serving(upstream.store) as pypi:

@@ -21,12 +21,12 @@ from support.nginx import in_front_of
 from support.ports import free_port
 from support.s3 import program, running
 from support.serving import serving
-from support.wheelset import WHO, Shop, applied, make_wheel
+from support.wheelset import WHO, Shop, make_wheel
 
 from rocwheel.base.console import Console
 from rocwheel.base.host import machine
 from rocwheel.base.process import HostRunner, base_env
-from rocwheel.release import audit
+from rocwheel.release import audit, operations
 from rocwheel.release.ledger.state import Action
 
 PAGE = Path(__file__).parents[3] / "docs/reference/clients.md"
@@ -86,7 +86,7 @@ def fill(shop: Shop, folder: Path) -> str:
     wheel(shop, folder, "early", "1.0")
     wheel(shop, folder, "early", "2.0rc1")
     swapped = wheel(shop, folder, "swapped", "1.0")
-    applied(audit.plan_adoption(shop.release, who=WHO))
+    operations.perform(audit.plan_adoption(shop.release, who=WHO))
     shop.change(Action.YANK, files=(pulled.name,), reason="wrong numbers")
     other = make_wheel(
         folder, project="swapped", version="1.0", tag="py3-none-any", module="swapped", stamp="x"

@@ -58,7 +58,7 @@ def manifest(prepared):
 
 def word(shop: SignedShop, manifest, *, signer: str = "approver", **changes) -> bytes:
     """What an approver signs about `unit`; some fields may say something else."""
-    (cell,) = shop.plan(manifest).operation.judged[0].decision.waiting
+    (cell,) = shop.plan(manifest).judged[0].decision.waiting
     fields = {"suite": "unit", "python": "3.12", "by": "ann", "reason": "known race"}
     fields |= {"channel": "", "family": FAMILY.name, "verdicts": cell.verdicts}
     time = changes.pop("time", "2026-05-01T11:50:00Z")
@@ -98,7 +98,7 @@ def test_a_signed_word_releases_a_flaky_cell_and_is_part_of_the_chain(shop, mani
 def test_a_signed_word_on_a_familys_first_set_names_the_number_of_its_tests(shop, manifest) -> None:
     shop.channel = replace(shop.channel, first_sets="approved")
     plan, signer = shop.plan(manifest, BY_ANN), shop.keys.signers["approver"]
-    (cell,) = plan.operation.judged[0].decision.waiting
+    (cell,) = plan.judged[0].decision.waiting
     assert cell.approval == f"unit:3.12={cell.ran}"
     for wrong in ("unit:3.12", "unit:3.12=7"):
         with pytest.raises(PromotionError, match="waits for no approval") as refused:
@@ -219,15 +219,15 @@ def test_a_bypass_is_signed_as_well(shop, manifest) -> None:
     def plan(who=WHO):
         return promote.plan(manifest, family, shop.channel, shop.store, who=who)
 
-    cell, _ = plan().operation.judged[0].decision.blocking
+    cell, _ = plan().judged[0].decision.blocking
     assert "bypass of bob until 2026-06-01: no GPU yet; no approver's key has signed" in cell.why
     assert "trust approve smoke:3.12" in plan().refusal().hint
     approved = partial(promote.approve, signer=shop.keys.signers["approver"])
     assert len(approved(plan(BY_ANN), ["unit:3.12"])) == 1
-    (cell,) = plan().operation.judged[0].decision.blocking
+    (cell,) = plan().judged[0].decision.blocking
     assert cell.suite == "smoke"
     approved(plan(BY_ANN), ["smoke:3.12"])
-    decision = plan().operation.judged[0].decision
+    decision = plan().judged[0].decision
     assert decision.blocking == ()
     assert decision.bypass == bypass
     assert [item.by for item in decision.approvals] == ["ann", "ann"]

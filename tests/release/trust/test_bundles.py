@@ -47,7 +47,7 @@ class Desk(SignedShop):
     def change(self, action: Action, signer: str = "") -> str:
         planned = self.change_plan(action, signer)
         if not planned.is_done:
-            operations.perform(planned.operation, planned.state)
+            operations.perform(planned)
         return planned.to_json(dry_run=False)["state"]
 
 
@@ -76,11 +76,8 @@ def test_a_later_promotion_states_what_it_rests_on_itself(desk, monkeypatch) -> 
         with pytest.raises(PromotionError, match="arrived while its wheels were copied"):
             desk.promote(desk.manifest)
     desk.trusting("approver")
-    planned = desk.plan(desk.manifest)
-    approver = desk.keys.signers["approver"]
-    who = withdraw.with_reason(WHO, "it is the machine")
-    planned = replace(planned, operation=replace(planned.operation, who=who))
-    promote.approve(planned, ["unit:3.12"], signer=approver)
+    planned = desk.plan(desk.manifest, withdraw.with_reason(WHO, "it is the machine"))
+    promote.approve(planned, ["unit:3.12"], signer=desk.keys.signers["approver"])
     desk.promote(desk.manifest)
     said = desk.public()
     assert len(said.splitlines()) == 6  # built, three results, the approval, the summary

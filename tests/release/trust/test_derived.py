@@ -28,7 +28,7 @@ def derived(shop: SignedShop, *, name: str = "wheelhouserc1", version: str = "0.
 
 
 def cells(shop: SignedShop, manifest: Manifest) -> dict[str, tuple[State, str, str]]:
-    found = shop.plan(manifest).operation.judged[0].decision.cells
+    found = shop.plan(manifest).judged[0].decision.cells
     return {cell.suite: (cell.state, cell.parent, cell.why) for cell in found}
 
 

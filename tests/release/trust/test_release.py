@@ -44,7 +44,7 @@ def test_a_channel_that_requires_nothing_goes_on_and_says_unsigned(shop) -> None
     manifest = shop.ready()
     shop.channel = replace(shop.channel, trust=shop.keys.trust())
     plan = shop.plan(manifest)
-    assert plan.lines()[-1].split() == ["signed", "no:", "unsigned"]
+    assert ["signed", "no:", "unsigned"] in map(str.split, plan.lines())
     assert plan.to_json()["signed"] == "unsigned"
     shop.promote(manifest, signer=None)
     assert shop.shown(shop.release, "jax-rocm7-pjrt")

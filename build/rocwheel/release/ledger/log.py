@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import dataclasses
 import re
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Collection, Mapping
 from contextlib import suppress
 from typing import Any, Final
 
@@ -61,13 +61,9 @@ class _Snapshot(Value, frozen=True, kw_only=True):
 
 
 def read(
-    place: Place,
-    projects: Iterable[str] | None = (),
-    *,
-    afresh: bool = False,
-    skips: Collection[int] = (),
+    place: Place, *, files: bool = False, afresh: bool = False, skips: Collection[int] = ()
 ) -> IndexState:
-    """Read the state that the log has now, with listings of these projects (None: of all).
+    """Read the state that the log has now: its sets, and its `files` where they are needed.
 
     `afresh` folds the whole log, without the snapshot; entries with a number in `skips` change
     nothing then. So it is read as well where an entry of a release is not what it was when the
@@ -79,17 +75,16 @@ def read(
         state = _folded(place, _start(place))
     if not (state.number or skips):
         state = _before(place, state)
-    return load(place, state, projects)
+    return load(place, state) if files else state
 
 
-def load(place: Place, state: IndexState, projects: Iterable[str] | None) -> IndexState:
-    """Return the same state with the listings of these projects (None: of all) at hand.
+def load(place: Place, state: IndexState) -> IndexState:
+    """Return the same state with its files at hand.
 
     Where the store has other files than the snapshot names, they are made again from the log; of a
     snapshot that is not the log's nothing is kept.
     """
-    wanted = state.projects if projects is None else projects
-    if not any(name in state.unread for name in wanted):
+    if not state.unread:
         return state
     data, stored = glance(place.store, place.files)[0], None
     with suppress(ConfigError):
@@ -186,7 +181,7 @@ def save(place: Place, state: IndexState) -> IndexState:
     may be one's and the sets the other's: then they are made again.
     """
     try:
-        state = load(place, state, None)
+        state = load(place, state)
         if state.number - 1 not in state.stored:  # others were faster since it was listed
             state = replace(state, stored={**_stored(place), **state.stored})
         held = _encoded(state)
@@ -391,7 +386,7 @@ def _folded(
             if entry.family != folder or bool(entry.carries and folder):
                 raise ConfigError(f"{name}: it is of {entry.family or place.root}")  # noqa: TRY301
             entry = _modern(entry, folder) if folder else entry
-            state = load(place, state, touched(state, entry))
+            state = load(place, state) if touched(state, entry) else state
         except ConfigError as exc:
             state = state.skipped(digest=digest, problem=f"{exc}; it changes nothing")
             continue
