@@ -402,28 +402,76 @@ RETIRED_TARGETS = {
 }
 
 
-OLD_NAMES = {"gfx110X-dgpu": "gfx110X-all"}
+# Names that TheRock's cmake/therock_amdgpu_targets.cmake has for a family, and its tarballs do not
+OLD_NAMES = {
+    "gfx94X-all": "gfx94X-dcgpu",
+    "gfx950-all": "gfx950-dcgpu",
+    "gfx101X-all": "gfx101X-dgpu",
+    "gfx103X-dgpu": "gfx103X-all",
+    "gfx110X-dgpu": "gfx110X-all",
+}
+
+# What people call the GPUs: TheRock 89553ce RELEASES.md and build_tools/hack/env_check/
+# AMDGPU_LLVM_TARGET.py; of processors with a GPU, and of MI308X, LLVM's AMDGPUUsage and
+# https://rocm.docs.amd.com/en/latest/reference/gpu-arch-specs.html
+PRODUCTS = {
+    "gfx900": ("MI25", "Vega 56", "Vega 64"),
+    "gfx906": ("MI50", "MI60", "Radeon VII", "Radeon Pro VII"),
+    "gfx908": ("MI100",),
+    "gfx90a": ("MI210", "MI250", "MI250X"),
+    "gfx942": ("MI300A", "MI300X", "MI308X", "MI325X"),
+    "gfx950": ("MI350X", "MI355X"),
+    "gfx1010": ("RX 5600", "RX 5600 XT", "RX 5700", "RX 5700 XT"),
+    "gfx1011": ("Pro V520",),
+    "gfx1012": ("RX 5300 XT", "RX 5500", "RX 5500 XT", "Pro W5500"),
+    "gfx1030": ("RX 6800", "RX 6800 XT", "RX 6900 XT", "RX 6950 XT", "PRO W6800", "PRO V620"),
+    "gfx1031": ("RX 6700", "RX 6700 XT", "RX 6750 XT"),
+    "gfx1032": ("RX 6600", "RX 6600 XT", "RX 6650 XT", "PRO W6600"),
+    "gfx1033": ("Van Gogh",),
+    "gfx1034": ("RX 6500", "RX 6500 XT", "PRO W6400"),
+    "gfx1035": ("680M",),
+    "gfx1036": ("Raphael",),
+    "gfx1100": ("RX 7900 XTX", "RX 7900 XT", "RX 7900 GRE", "PRO W7900", "PRO W7800"),
+    "gfx1101": ("RX 7800 XT", "RX 7800", "RX 7700 XT", "RX 7700", "PRO W7700", "PRO V710"),
+    "gfx1102": ("RX 7700S", "RX 7650 GRE", "RX 7600 XT", "RX 7600", "RX 7400"),
+    "gfx1103": ("780M", "760M"),
+    "gfx1150": ("Strix Point", "890M", "880M"),
+    "gfx1151": ("Strix Halo", "8060S", "8050S", "Ryzen AI Max+ 395", "Ryzen AI Max+ PRO 395"),
+    "gfx1152": ("Krackan Point", "860M", "840M"),
+    "gfx1153": ("820M",),
+    "gfx1200": ("RX 9060 XT", "RX 9060"),
+    "gfx1201": ("RX 9070 XT", "RX 9070 GRE", "RX 9070", "AI PRO R9700", "AI PRO R9600D"),
+    "gfx1250": ("MI450", "MI450X", "MI455X"),
+}
 SHORTEST_PRODUCT = 4  # characters of a product's name that are enough to know it
+# Words of AMD's names that tell no two GPUs apart
+COMMON_WORDS = re.compile(
+    r"\b(?:(?:amd|ati|instinct|radeon|ryzen|pro|ai|graphics|gpu|igpu|laptop|oam|dual slot|tm)\b|rx)"
+)
 
 
 def _plain(product: str) -> str:
-    return re.sub(r"[^a-z0-9]", "", product.lower())
+    words = re.sub(r"[\s_()-]+", " ", product.lower())
+    return re.sub(r"[^a-z0-9]", "", COMMON_WORDS.sub("", words))
 
 
-def of_product(name: str) -> Family | None:
-    """Return the family of a product, or of the one whose name has this part, or None."""
-    product, families = _plain(name), FAMILIES.values()
-    whole = (f for f in families if product in map(_plain, f.products))
-    part = (f for f in families if any(product in _plain(p) for p in f.products))
-    return next(whole, None) or (next(part, None) if len(product) >= SHORTEST_PRODUCT else None)
+def of_product(name: str) -> str:
+    """Return the gfx target of a product, or of the one whose name has this part, or ""."""
+    products = [(target, item) for target, names in PRODUCTS.items() for item in names]
+    products += [(item.targets[0], one) for item in FAMILIES.values() for one in item.products]
+    product = _plain(name)
+    whole = (target for target, item in products if product and product == _plain(item))
+    part = (target for target, item in products if product in _plain(item))
+    return next(whole, "") or (next(part, "") if len(product) >= SHORTEST_PRODUCT else "")
 
 
 def family(name: str) -> Family:
     """Look up a family. Raises KeyError whose message names the nearest family."""
     if name in FAMILIES:
         return FAMILIES[name]
-    if name in OLD_NAMES:
-        raise KeyError(f"{name!r}: the old name of a GPU family; did you mean {OLD_NAMES[name]}?")
+    old = {item.lower(): new for item, new in OLD_NAMES.items()}
+    if new := old.get(name.strip().lower()):
+        raise KeyError(f"{name!r}: the old name of a GPU family; did you mean {new}?")
     if name in RETIRED_TARGETS:
         raise KeyError(f"{name!r}: a retired gfx target; {RETIRED_TARGETS[name]}")
     having = [family.name for family in FAMILIES.values() if name in family.targets]
@@ -431,8 +479,8 @@ def family(name: str) -> Family:
         raise KeyError(f"{name!r}: a gfx target, not a family; did you mean {' or '.join(having)}?")
     if "," in name:
         raise KeyError(f"{name!r}: a list, where one GPU family stands; name one of them")
-    if item := of_product(name):
-        raise KeyError(f"{name!r}: a product, not a family; did you mean {item.name}?")
+    if target := of_product(name):
+        raise KeyError(f"{name!r}: a product, not a family; did you mean {of_target(target)}?")
     raise KeyError(f"{name!r}: unknown GPU family; {nearest(name, FAMILIES)}")
 
 

@@ -10,6 +10,7 @@ from pathlib import Path
 
 import click
 import pytest
+import yaml
 from click.testing import CliRunner
 from packaging.version import Version
 
@@ -19,7 +20,7 @@ from rocwheel.cli import COMMANDS, MOVED, ci_build
 from rocwheel.cli.app import App
 from rocwheel.cli.bazel import Minutes
 from rocwheel.cli.build_options import build
-from rocwheel.cli.options import MEANT, command, dry_run, given_words
+from rocwheel.cli.options import command, dry_run, given_words
 
 ROOT = Path(__file__).parents[2]
 
@@ -280,15 +281,46 @@ def test_a_bug_stays_a_bug(monkeypatch):
 
 def test_words_of_other_tools_are_answered_and_those_of_rocm_jax_documented(capsys):
     page = (ROOT / "docs" / "how-to" / "coming-from-rocm-jax.md").read_text()
-    for word, answer in MEANT.items():
-        assert cli.main([word]) == 2
-        assert f"{word!r}: unknown command; {answer}" in capsys.readouterr().err
-    for name, answer in cli.ELSEWHERE.items():
-        assert cli.main(["dist_wheels", name]) == 2
-        said = capsys.readouterr().err
-        assert f"No such option '{name}'." in said
-        assert answer in said
-        assert f"`{name}`" in page or name in {"--families", "--device"}
+    table = yaml.safe_load((ROOT / "ci" / "other_tools.yaml").read_text())["rocm-jax"]
+    rows = ((", ".join(f"`{word}`" for word in key.split(", ")), table[key]) for key in table)
+    assert page.endswith("".join(f"| {words} | {answer} |\n" for words, answer in rows))
+    build = ci_build.get_command(click.Context(ci_build), "dist_wheels")
+    ours = {"dist_wheels", *(name for param in build.params for name in param.opts)}
+    for word, answer in cli.other_tools().items():
+        if word not in ours | {"--compiler=gcc"}:
+            assert cli.main(["dist_wheels", word] if word[:1] == "-" else [word]) == 2
+            said = capsys.readouterr().err.splitlines()
+            what = f"No such option {word!r}." if word[:1] == "-" else f"{word!r}: unknown command"
+            assert said[0] == f"error: {what}"
+            assert said[1].startswith(f"hint:  {word}: {answer}; see ")
+    theirs = (  # every word that the parser of rocm-jax's build/ci_build has at 4006f866f
+        "--base-docker --python-versions --rocm-version --rocm-build-job --rocm-build-num "
+        "--therock-path --xla-source-dir --jax-source-dir --compiler --wheel-post-release "
+        "--no-rocm-version-extra --tag -t --rbe --builder-image -b --docker-build-only --jax-version "
+        "--filter -f --no-cache --install-llvm --llvm-version --therock-index-url --therock-version "
+        "--test-cmd build_manylinux_dockers dist_wheels test_docker build_dockers build_base_dockers "
+        "build_base_therock_dockers build_manylinux_therock_dockers test"
+    )
+    assert {*theirs.split()} <= ours | cli.other_tools().keys()
+
+
+@pytest.mark.parametrize(
+    ("line", "error", "answered"),
+    [
+        ("--rocm-version=7.2.0 --rbe build_wheels", "'build_wheels': unknown command", "--rbe: "),
+        ("test_docker --docker-build-only", "'test_docker': unknown command", "build-only: "),
+        ("--compiler gcc dist_wheels --rbe", "No such option '--rbe'.", "--compiler=gcc: "),
+        ("dist_wheels --compiler=gcc --therock-path=/usr", "'gcc': unknown compiler", ""),
+        ("gate --reason test --bogus", "No such option", ""),
+    ],
+)
+def test_all_words_of_a_line_are_answered_at_once(line, error, answered, capsys):
+    assert cli.main(line.split())
+    said = capsys.readouterr().err
+    assert said.startswith(f"error: {error}")
+    assert answered in said
+    assert ("JAX builds ROCm with clang alone" in said) == ("gcc" in line)
+    assert "test: `gate`" not in said
 
 
 # How long a container is kept, as people write it.

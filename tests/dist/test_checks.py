@@ -279,6 +279,14 @@ def test_a_rocm_whose_clang_fails_is_an_error_with_a_hint(place, hint, look, tmp
         checks.check_rocm(tree, folder, name="rocm", targets=("gfx942",), runner=runner)
     assert caught.value.detail == "gfx942: cannot find ROCm device library"
     assert hint in caught.value.hint
+    if hint.startswith("`rocm-sdk"):  # as `rocm fetch` says of it, and of the folder around it
+        clang.unlink()
+        for named in (folder, folder.parent):
+            with pytest.raises(RocmError) as refused:
+                rocm.check_local(
+                    rocm.plan(str(named), sha256=None, version=None, cache=tmp_path, cwd=tmp_path)
+                )
+            assert refused.value.hint == caught.value.hint
 
 
 def test_readelf_is_a_program_of_the_machine_that_old_rules_run(look, runner):

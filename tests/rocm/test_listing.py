@@ -14,7 +14,7 @@ from support.faultserver import Fault, FaultServer
 
 from rocwheel.base.download import Client, Retry
 from rocwheel.base.errors import ConfigError, FetchError
-from rocwheel.rocm import listing
+from rocwheel.rocm import listing, therock
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -101,16 +101,12 @@ def test_a_newer_version_is_newer_whenever_it_was_put_there(client, tmp_path):
     assert newest(page, client, tmp_path)["gfx94X-dcgpu"].endswith(NEW)
 
 
-def test_a_buckets_own_listing_is_read_from_its_root(client, tmp_path):
-    found = newest(bucket_page(*NAMES), client, tmp_path, path="")
-    assert found["multiarch"] == f"/v4/tarball/{ALL}"
-    assert sorted(found) == ["gfx90a", "gfx94X-dcgpu", "multiarch"]
-
-
-def test_a_bucket_that_is_named_by_path_keeps_its_name(client, tmp_path):
-    for path in ("bucket", "bucket/"):
-        found = newest(bucket_page(*NAMES), client, tmp_path, path=path)
-        assert found["multiarch"] == f"/bucket/v4/tarball/{ALL}"
+@pytest.mark.parametrize(
+    ("path", "root"), [("", ""), ("bucket", "/bucket"), ("bucket/", "/bucket")]
+)
+def test_a_buckets_own_listing_is_read_from_its_root_or_its_name(path, root, client, tmp_path):
+    found = newest(bucket_page(*NAMES), client, tmp_path, path=path)
+    assert found["multiarch"] == f"{root}/v4/tarball/{ALL}"
 
 
 def test_a_long_listing_of_a_bucket_is_read_to_its_end(client, tmp_path):
@@ -145,26 +141,29 @@ def test_a_long_listing_of_a_bucket_is_read_to_its_end(client, tmp_path):
 @pytest.mark.parametrize(
     ("page", "problem"),
     [
-        (script_page(), "lists nothing to build with: no therock-dist"),
-        (bucket_page(), "lists nothing to build with: no therock-dist"),
-        ("<title>Index of /rocm</title><a href=../>../</a>", "lists nothing to build with: no"),
-        (link_page(WINDOWS, TESTS), "lists nothing to build with .4 tarballs of ROCm's tests or"),
+        (script_page(), "lists nothing to build with: it names no file"),
+        (bucket_page(), "lists nothing to build with: it names no file"),
+        ("<title>Index of /rocm</title><a href=../>../</a><a href='?C=N;O=D'>Name</a>",
+         "lists nothing to build with: it names no file"),
+        (link_page(WINDOWS, TESTS), "lists nothing to build with: 4 tarballs of ROCm's tests or"),
         ("<form action='/login'><input name=user></form>", "cannot be read: it is not a list"),
         ("<title>Sign in</title><a href=/help>help</a>", "cannot be read: it is not a list"),
-        ("", "cannot be read: it is not a list"),
+        ("<a href=more.html>Read more</a>", "cannot be read: it is not a list"),
+        ("", "cannot be read: it is empty"),
+        ("<Error><Code>AccessDenied</Code></Error>", "cannot be read: .* answers AccessDenied"),
         (f'{{"files": ["{NEW}"]}}', "cannot be read: it is not a list"),
         (script_page(*NAMES).replace("const files", "const tarballs"), "cannot be read: it is no"),
         (script_page(*NAMES)[:150], "cannot be read: .*does not end"),
         (bucket_page(*NAMES)[:150], "cannot be read: .*does not end"),
         ("const files = [7]", "cannot be read: .*without a name"),
-        (link_page("torch-2.9.tar.gz"), "has 2 tarballs with a name that .* such as torch-2.9"),
-        (script_page(NEW.replace("dist", "sdk")), "has 1 tarball with a name .* therock-sdk-linux"),
+        (link_page("torch-2.9.tar.gz"), "has 1 file with a name that .* such as torch-2.9"),
+        (script_page(NEW.replace("dist", "sdk")), "has 1 file with a name .* therock-sdk-linux"),
+        (link_page("rocm-1.tzst"), "has 1 file with a name .* such as rocm-1.tzst$"),
+        (bucket_page("a.tzst", TESTS), "such as a.tzst, beside 1 tarball of ROCm's tests or"),
+        ("<title>Index of /</title><a href=v3/>v3/</a>", "has 1 file .* such as v3"),
         (f"<a href=a/{NEW}></a><a href=b/{NEW}></a>", f"lists {NEW} twice"),
-        (b" " * (65 << 20), "larger than"),
+        pytest.param(b" " * (65 << 20), "larger than", id="huge"),
     ],
-    ids=["no-files", "empty-bucket", "empty-folder", "not-for-us", "login", "sign-in", "empty",
-         "json", "renamed-constant", "cut", "cut-bucket", "numbers", "other-project", "new-names",
-         "twice", "huge"],
 )  # fmt: skip
 def test_a_page_that_is_none_is_one_error(page, problem, client, tmp_path):
     with pytest.raises(FetchError, match=problem) as caught:
@@ -184,18 +183,28 @@ def test_a_page_that_is_none_is_one_error(page, problem, client, tmp_path):
     ],
 )
 def test_a_build_is_of_the_day_that_its_version_or_the_page_says(name, modified, day):
-    page = f'const files = [{{"name": "{name.replace("%2B", "+")}", "mtime": "{modified}"}}]'
-    assert [str(item.day) for item in listing.read(page, "https://x/").tarballs] == [day]
+    parsed = therock.parse_name(name.replace("%2B", "+"))
+    assert parsed
+    assert str(listing.ListedTarball(name=parsed, source="", modified=modified).day) == day
 
 
 @pytest.mark.parametrize(("attempts", "told"), [(1, "(1 attempt)"), (2, "(2 attempts)")])
-def test_a_failure_says_how_often_it_was_tried(attempts, told, tmp_path):
+def test_a_failure_says_how_often_each_page_was_tried(attempts, told, tmp_path):
     retry = Retry(attempts=attempts, pause=0.01)
     with FaultServer() as server, Client({}, retry=retry, note=print) as client:
-        server.faults["page/"] += [Fault(status=503)] * 3
-        with pytest.raises(FetchError) as caught:
-            listing.newest(server.url("page/"), client=client, cwd=tmp_path)
-    assert str(caught.value).endswith(told)
+        for page in ("a/", "b/", "a/"):
+            server.faults[page] += [Fault(status=503)] * attempts
+            with pytest.raises(FetchError) as caught:
+                listing.newest(server.url(page), client=client, cwd=tmp_path)
+            assert str(caught.value).endswith(told)
+
+
+def test_a_page_that_a_bucket_refuses_says_so(client, tmp_path):
+    denied = b"<?xml version='1.0'?><Error><Code>AccessDenied</Code></Error>"
+    with FaultServer() as server:
+        server.faults["x/"] += [Fault(status=403, body=denied)]
+        with pytest.raises(FetchError, match=r"403 Forbidden \(AccessDenied\)"):
+            listing.newest(server.url("x/"), client=client, cwd=tmp_path)
 
 
 def test_a_folder_that_is_not_there_is_an_error(client, tmp_path):

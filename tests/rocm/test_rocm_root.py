@@ -40,11 +40,6 @@ def test_the_facts_of_a_sound_tree(tmp_path):
     )
 
 
-def test_one_wrapping_directory_is_looked_into(tmp_path):
-    write(tmp_path / "therock-7.10", rocm_files())
-    assert facts(tmp_path).root == "therock-7.10"
-
-
 def test_the_layout_of_distribution_packages_is_known_too(tmp_path):
     write(tmp_path, rocm_files())
     (tmp_path / "amdgcn").mkdir()

@@ -196,13 +196,3 @@ def test_other_names_are_none(name):
 )
 def test_the_last_part_of_a_url_or_path(source, name):
     assert therock.base_name(source) == name
-
-
-def test_a_family_is_one_of_the_matrix():
-    known = therock.parse_name("therock-dist-linux-gfx90a-7.10.0.tar.gz")
-    other = therock.parse_name("therock-dist-linux-gfx77X-7.10.0.tar.gz")
-    assert known
-    assert known.family
-    assert known.family.targets == ("gfx90a",)
-    assert other
-    assert other.family is None

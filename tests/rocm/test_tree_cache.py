@@ -94,15 +94,6 @@ def test_use_makes_a_tree_young_again(cache):
     assert trim(cache, 100) == ["b"]
 
 
-def test_a_tree_in_use_is_never_removed(cache):
-    held = [put(cache, "a", used=100.0)]
-    put(cache, "b", used=200.0).close()
-    assert trim(cache, 0) == ["b"]
-    assert trees(cache) == "a"
-    held.clear()  # a lease ends with the value that holds it
-    assert trim(cache, 0) == ["a"]
-
-
 def test_partial_downloads_count_and_go_too(cache):
     part = cache.partial("k" * 32)
     part.write_bytes(bytes(500))
@@ -157,14 +148,6 @@ def test_the_second_claim_says_that_it_waits(cache):
         assert not done.is_set()
     thread.join(240)
     assert done.is_set()
-
-
-def test_an_equal_tree_from_elsewhere_is_shared(cache):
-    first = put(cache, "a")
-    inode = (cache.trees / ("a" * 64)).stat().st_ino
-    put(cache, "a").close()
-    assert (cache.trees / ("a" * 64)).stat().st_ino == inode
-    first.close()
 
 
 def test_what_vanishes_while_it_is_counted_is_no_error(cache):

@@ -33,7 +33,8 @@ class Served:
 class Fault:
     """What goes wrong with one request; the first fault of a path meets its first request."""
 
-    status: int = 0  # answer this and nothing else
+    status: int = 0  # answer this, with `body`
+    body: bytes = b""
     headers: Mapping[str, str] = field(default_factory=dict)
     cut: int | None = None  # close the connection after so many bytes of the body
     stall: float = 0.0  # seconds of silence before the rest of the body
@@ -133,7 +134,8 @@ class _Handler(BaseHTTPRequestHandler):
         if fault.replaced:
             owner.files[path] = fault.replaced
         if fault.status:
-            self._head(fault.status, {"Content-Length": "0", **fault.headers})
+            self._head(fault.status, {"Content-Length": str(len(fault.body)), **fault.headers})
+            self.wfile.write(fault.body)
             return
         served = owner.files.get(path)
         if served is None:

@@ -347,5 +347,10 @@ def test_a_check_goes_on_past_who_cannot_be_reached(command, context, bazels):
     code, out, err = command("--check")
     assert (code, "bazel bazel: 7.7.0 -> 7.7.1" in out) == (1, True)
     assert "not looked at: http://127.0.0.1:9/raw/HEAD/build_tools/" in err
+    offered(bazels[0], "7.7.1", b"bazel")
+    command("bazel", "--to=7.7.1")
+    code, out, err = command("--check", "--json")
+    assert (code, json.loads(out)["newer"]) == (0, [])
+    assert any("jax-ml/jax" in text for text in json.loads(out)["not_looked_at"])
     code, out, err = command("therock", "--check")
     assert (code, out) == (FetchError.exit_code, "")

@@ -88,7 +88,6 @@ class Command:
     timeout: float | None = None  # seconds
 
     def __str__(self) -> str:
-        """Render a line that does the same when pasted into a POSIX shell."""
         pairs = [f"{name}={shlex.quote(value)}" for name, value in sorted(self.env.items())]
         line = " ".join([*pairs, shlex.join(self.argv)])
         return f"(cd {shlex.quote(str(self.cwd))} && {line})" if self.cwd else line

@@ -20,6 +20,7 @@ from rocwheel.base.process import Command, GuestPath, Runner
 from rocwheel.base.values import Plain, Sha256, Value, replace
 from rocwheel.base.versions import suggest
 from rocwheel.base.yaml_file import FieldError
+from rocwheel.bazel.failures import COLOURS
 
 ELSEWHERE: Final = "check --bazel-mirror and HTTPS_PROXY, or name a Bazel with --bazel-path"
 PATIENT: Final = Retry()
@@ -55,7 +56,6 @@ class Releases(Value, frozen=True, kw_only=True):
         return yaml_file.read(ci / "bazel_binaries.yaml", cls)
 
     def __post_init__(self) -> None:
-        """Refuse a template without what differs between releases."""
         for placeholder in ("{version}", "{platform}"):
             if placeholder not in self.url:
                 raise FieldError(f"does not contain {placeholder}", "url", hint="write it in")
@@ -140,7 +140,6 @@ def fetch(release: Release, downloads: Downloads, *, console: Console | None) ->
 
 UNKNOWN: Final = "unknown"
 NAMES: Final = ("bazel", "bazelisk")
-_COLOURS: Final = re.compile(r"\x1b\[[0-9;]*m")
 DEBIAN: Final = "apt-get install bazel-bootstrap bazel-rules-java bazel-rules-proto bazel-skylib"
 
 
@@ -256,7 +255,7 @@ def identity(path: str, workspace: Path, runner: Runner) -> str:
     try:
         printed = runner.capture(Command(argv=(path, "--version"), cwd=cwd, timeout=120)).strip()
     except CommandError as exc:
-        why = _COLOURS.sub("", exc.detail).strip().partition("\n")[0] or str(exc)
+        why = COLOURS.sub("", exc.detail).strip().partition("\n")[0] or str(exc)
         raise HostError(
             f"{path}: does not run: {why}", hint="name another with --bazel-path"
         ) from exc

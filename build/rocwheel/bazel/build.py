@@ -341,7 +341,6 @@ def shutdown(invocation: BazelInvocation, *, runner: Runner) -> None:
 
 
 def _kill(invocation: BazelInvocation, runner: Runner) -> None:
-    """Kill the server of an output base; the client then ends as well."""
     base = runner.host(invocation.spec.output_base)
     with suppress(OSError, ValueError, CommandError):
         if runner.isolated:

@@ -41,7 +41,6 @@ class KnownFailure(Value, frozen=True, kw_only=True, rename={"example": "line"})
     cause: Literal["wheels", "process", "machine", "inputs", "store"] = "wheels"
 
     def __post_init__(self) -> None:
-        """Refuse a pattern that misses its own example."""
         if not self.pattern.search(self.example):
             raise FieldError("does not match the example", "pattern", hint="correct one of the two")
 

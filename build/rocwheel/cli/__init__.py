@@ -10,6 +10,7 @@ import re
 import signal
 import sys
 from contextlib import suppress
+from functools import cache
 from typing import TYPE_CHECKING, Final
 
 import click
@@ -23,7 +24,7 @@ from rocwheel.base.errors import (
     Terminated,
 )
 from rocwheel.cli.app import App, program_name, start
-from rocwheel.cli.options import MEANT, Group, Option, given_words, imported
+from rocwheel.cli.options import Group, Option, given_words, imported
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -88,20 +89,17 @@ COMMANDS: Final = {
     for name, (where, line) in stage.items()
 }
 NAMES: Final = (*COMMANDS, *MOVED)
-# options of earlier releases, and of rocm-jax's ci_build: what to write here
-ELSEWHERE: Final = {
-    "--families": "a file of families is --family-file FILE",
-    "--device": "GPUs of a ROCm by pip are --rocm-devices LIST",
-    "--rbe": "write --remote-executor URL and --remote-cache URL",
-    "--rocm-build-job": "name the ROCm itself: --therock-path URL",
-    "--rocm-build-num": "name the ROCm itself: --therock-path URL",
-    "--wheel-post-release": "after the build: wheel reversion --post-release N",
-    "--no-rocm-version-extra": "the suffix of the version is --wheel-suffix SUFFIX",
-    "--base-docker": "a base is named by `image build --base` or `image runtime --base`",
-    "--therock-version": "write --rocm-version VERSION",
-    "--llvm-version": "--compiler-path names another clang",
-    "--install-llvm": "doctor --for dist_wheels names packages; --compiler hermetic needs none",
-}
+
+
+@cache
+def other_tools() -> dict[str, str]:
+    """Return what is written here for words of other tools (`ci/other_tools.yaml`)."""
+    from rocwheel.base import home, yaml_file
+
+    path = home.find(None).ci / "other_tools.yaml"
+    tables = yaml_file.load(path).to(dict[str, dict[str, str]])
+    rows = (row for table in tables.values() for row in table.items())
+    return {word: answer for words, answer in rows for word in words.split(", ")}
 
 
 def as_called(text: str, app: App) -> str:
@@ -180,9 +178,15 @@ def _identity(app: App) -> tuple[str, bool]:
 class Commands(Group):
     """A group that imports a command when it is asked for, and takes options before it."""
 
-    meant: Mapping[str, str] = MEANT | {
-        old: f"did you mean {new}?" for old, (new, _) in MOVED.items()
-    }
+    @property
+    def meant(self) -> Mapping[str, str]:
+        moved = {old: f"did you mean {new}?" for old, (new, _) in MOVED.items()}
+        is_whole = "did you mean"
+        return moved | {
+            word: answer if answer.startswith(is_whole) else f"{is_whole} {word}? {answer}"
+            for word, answer in other_tools().items()
+            if word[:1] != "-"
+        }
 
     def list_commands(self, ctx: click.Context) -> list[str]:  # noqa: ARG002
         return list(COMMANDS)
@@ -360,7 +364,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         app.json |= "--json" in own  # which may not have been read yet
         with suppress(MemoryError, SystemError):
             return (
-                _usage(app, failure)
+                _usage(app, failure, own)
                 if isinstance(failure, click.ClickException)
                 else _fail(
                     app, failure if isinstance(failure, RocwheelError) else _host_error(failure)
@@ -420,7 +424,19 @@ def _run(app: App, argv: Sequence[str] | None) -> int:
     return status if isinstance(status, int) else 0
 
 
-def _usage(app: App, exc: click.ClickException) -> int:
+def _of_other_tools(ctx: click.Context | None, argv: Sequence[str]) -> dict[str, str]:
+    params = ctx.command.get_params(ctx) if ctx else ()
+    has, found = {name for param in params for name in param.opts}, dict[str, str]()
+    for word, following in zip(argv, (*argv[1:], ""), strict=True):
+        name, is_one, value = word.partition("=")
+        for key in (f"{name}={value if is_one else following}", name):
+            is_value = key[:1] != "-" and ctx and ctx.parent  # of an option, or an argument
+            if key in other_tools() and key not in has and not is_value:
+                found[key] = other_tools()[key]
+    return found
+
+
+def _usage(app: App, exc: click.ClickException, argv: Sequence[str]) -> int:
     ctx = getattr(exc, "ctx", None)
     command = ctx.command_path if ctx else program_name(sys.argv[0])
     from rocwheel.base.download import shown_setting
@@ -438,12 +454,18 @@ def _usage(app: App, exc: click.ClickException) -> int:
             exc.option_name in param.opts for param in _dist_wheels(click.Context(ci_build)).params
         ):
             near = "dist_wheels has it, this command does not; "  # no matter which sounds like it
-        if exc.option_name in ELSEWHERE:
-            near = f"{ELSEWHERE[exc.option_name]}; "
         inner = {} if near else getattr(ctx and ctx.command, "commands", {})  # of a group
         if its := [n for n in inner if any(exc.option_name in p.opts for p in inner[n].params)]:
             near = f"it goes after a command: {command} {its[0]} {exc.option_name}; "
         text = f"No such option {exc.option_name!r}."
+    is_no_word = text.startswith("No such option") or "unknown command" in text
+    if is_no_word and (met := _of_other_tools(ctx, argv)):
+        near = "".join(f"{word}: {answer}; " for word, answer in met.items())
+        commands = [word for word in met if word[:1] != "-"]
+        if commands:
+            text = f"{commands[0]!r}: unknown command"
+        elif getattr(exc, "option_name", "") not in met:
+            text = f"No such option {next(iter(met))!r}."
     if text.endswith("is not readable."):
         near = "check its permissions; "
     message = shown_setting("", " ".join(text.split()))
@@ -458,6 +480,11 @@ def _fail(app: App, error: RocwheelError) -> int:
     if isinstance(error.__cause__, PermissionError) and "permission" not in error.hint:
         error.hint = f"check its permissions, or {error.hint}"
     error.args = (shown_setting("", str(error)),)
+    if ": unknown " in str(error):  # a value of another tool's
+        for word, answer in other_tools().items():
+            _, is_one, value = word.partition("=")
+            if is_one and str(error).startswith(f"{value!r}: unknown "):
+                error.hint = answer
     error.hint = shown_setting("", as_called(error.hint, app))
     if app.debug:
         import traceback
@@ -516,5 +543,4 @@ def _host_error(exc: Exception) -> HostError:
 
 
 def _interrupt(_number: int, _frame: FrameType | None) -> None:
-    """Make SIGTERM and SIGHUP end a run as Ctrl-C does."""
     raise Terminated

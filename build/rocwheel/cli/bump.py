@@ -71,7 +71,8 @@ def bump(app: App, what: str | None, to: str, check: bool, dry_run: bool) -> int
             wanted: list[Wanted] = [(what, *bumping.named(what, to, context))]
         else:
             kinds = (what,) if what else KINDS
-            wanted = list(bumping.newer(kinds, context, unreachable if check else None))
+            goes_on = check and not what
+            wanted = list(bumping.newer(kinds, context, unreachable if goes_on else None))
         if check:
             return _newer(app, wanted, unreachable)
         done = []
@@ -89,12 +90,14 @@ def bump(app: App, what: str | None, to: str, check: bool, dry_run: bool) -> int
 def _newer(app: App, wanted: list[Wanted], unreachable: list[RocwheelError]) -> int:
     for exc in unreachable:
         app.console.warn(f"not looked at: {exc}")
-    if unreachable and not wanted:
-        raise unreachable[0]
     rows = [
         {"kind": kind, "name": fact.name, "now": fact.now, "newer": to} for kind, fact, to in wanted
     ]
-    app.emit({"newer": rows}, "\n".join(map("{kind} {name}: {now} -> {newer}".format_map, rows)))
+    missed = list(map(str, unreachable))
+    app.emit(
+        {"newer": rows, "not_looked_at": missed},
+        "\n".join(map("{kind} {name}: {now} -> {newer}".format_map, rows)),
+    )
     return OUTDATED if wanted else 0
 
 

@@ -299,27 +299,6 @@ COMMON: Final = [  # of every command
 ]  # fmt: skip
 
 
-_INSTALL: Final = "how wheels are installed: docs/how-to/install-the-wheels.md"
-# Words of other tools, such as ci_build of rocm-jax, whose nearest spelling here would mislead.
-MEANT: Final = {
-    "build": "did you mean dist_wheels?",
-    "build_base_dockers": "did you mean image runtime?",
-    "build_base_therock_dockers": "did you mean image runtime?",
-    "build_dockers": "did you mean image build, or image runtime?",
-    "build_manylinux_dockers": "did you mean image build?",
-    "build_manylinux_therock_dockers": "did you mean image build?",
-    "build_wheels": "did you mean dist_wheels?",
-    "help": "did you mean --help?",
-    "install": _INSTALL,
-    "pip": _INSTALL,
-    "publish": "did you mean promote?",
-    "test": "did you mean gate?",
-    "test_docker": "did you mean image runtime --test?",
-    "upload": "did you mean stage?",
-    "version": "did you mean --version?",
-}
-
-
 def imported(where: str) -> click.Command:
     """Return the command that `module:attribute` names."""
     module, _, attribute = where.partition(":")
@@ -331,7 +310,11 @@ class Group(CliCommand, click.Group):
     """A group of commands; called without a word, it shows its help."""
 
     command_class: type[click.Command] | None = CliCommand
-    meant: Mapping[str, str] = {}  # words that are no command -> what is answered
+
+    @property
+    def meant(self) -> Mapping[str, str]:
+        """Words that are no command, and what is answered."""
+        return {}
 
     def __init__(self, *args: Any, **settings: Any) -> None:
         super().__init__(*args, **settings)

@@ -19,7 +19,7 @@ from rocwheel.base.errors import ConfigError, HostError
 from rocwheel.base.home import Home
 from rocwheel.base.process import Runner
 from rocwheel.base.values import Plain, replace
-from rocwheel.base.versions import byte_count, gfx_target, is_commit, suggest
+from rocwheel.base.versions import byte_count, is_commit, suggest
 from rocwheel.bazel.remote import LOCAL
 from rocwheel.records import families
 from rocwheel.records.build_options import BuildOptions, ContainerOptions, Wanted
@@ -229,27 +229,14 @@ def _targets(
             f"{of.name}: has no code for {missing}",
             hint="name a ROCm for all of them: TheRock's multiarch tarball, or --rocm-devices all",
         )
-    _check_targets(request.gfx_targets)
+    families.check_targets(request.gfx_targets)
     if request.gfx_targets:
         families.refuse_lacking(asked, request.gfx_targets)
     of_families = tuple(dict.fromkeys(target for each in asked.values() for target in each))
     if targets := request.gfx_targets or of_families or of.targets:
-        _check_targets(targets)
+        families.check_targets(targets)
         return tuple(dict.fromkeys(targets))
     raise ConfigError(
         "gfx targets: neither given nor in the tarball's name",
         hint="add --family gfx94X-dcgpu (a list, or all) or --gfx-targets gfx942,gfx1100",
     )
-
-
-def _check_targets(targets: tuple[str, ...]) -> None:
-    known = matrix.known_targets()
-    for target in targets:
-        if family := matrix.of_product(target):
-            raise ConfigError(
-                f"{target!r}: a product, not a gfx target",
-                hint=f"write {','.join(family.targets)}, or --family {family.name}",
-            )
-        if gfx_target(target) not in known:
-            hint = matrix.RETIRED_TARGETS.get(target) or suggest(target, known)
-            raise ConfigError(f"{target!r}: unknown gfx target", hint=hint)

@@ -227,10 +227,9 @@ def check_rocm(
 
     ROCm's clang must also compile. Raises RocmError with the list of what is missing.
     """
-    by_pip = any(part.startswith("_rocm_sdk_") for part in root.parts)
     hint = "use a whole TheRock distribution, with its development headers"
-    if by_pip:  # the packages' own folders, without headers or links
-        hint = "expand the packages: `rocm-sdk init` makes _rocm_sdk_devel; name that folder"
+    if of_packages := rocm.of_packages(root):
+        hint = of_packages
     elif not (root / "amdgcn").exists() and (root / "lib/llvm/amdgcn/bitcode").is_dir():
         hint = f"ln -s lib/llvm/amdgcn {root}/amdgcn, or name the tarball, which gets this link"
     missing = rocm.missing(root, tree.version_class.needs)

@@ -175,7 +175,6 @@ def _check(
     *,
     request: Request,
 ) -> tuple[bazel.Compiler, tuple[str, ...]]:
-    """Refuse what cannot work; return the compiler with its digest, and warnings."""
     checks.check_own_options(tree, spec)
     invocations = bazel.invocations(spec)
     checks.check_options(tree, invocations)

@@ -124,7 +124,6 @@ class RuntimeBase(Value, frozen=True, kw_only=True):
     pythons: Mapping[str, tuple[str, ...]]  # CPython -> its packages
 
     def __post_init__(self) -> None:
-        """Refuse a CPython that does not exist, or another spelling of one."""
         for version in self.pythons:
             if version not in CPYTHONS:
                 problem, hint = f"{version!r}: unknown Python version", suggest(version, CPYTHONS)
@@ -180,7 +179,6 @@ class RuntimeRecipe(Value, frozen=True, kw_only=True):
     files: tuple[RunTimeFiles, ...] = field(name="_files", default=())  # of the whole file
 
     def __post_init__(self) -> None:
-        """Refuse a tag with an unknown field, and a recipe without a base."""
         try:
             self.tag.format(**dict.fromkeys(("rocm", "jax", "python", "family", "set"), ""))
         except (ValueError, LookupError) as exc:

@@ -11,11 +11,12 @@ import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
-from functools import partial
+from functools import cache, partial
 from pathlib import Path
 from typing import Any, Final, Literal
 
-from rocwheel.base import git
+from rocwheel import source
+from rocwheel.base import git, home
 from rocwheel.base.assets import template
 from rocwheel.base.console import columns, count, duration
 from rocwheel.base.download import Client
@@ -37,11 +38,15 @@ INPUTS: Final[Mapping[str, tuple[str, ...]]] = {  # of a build, and the words th
     "JAX": ("--jax-version", "--jax-source-dir", "--jax-repository", "--jax-ref"),
     "XLA": (OWN_XLA,),  # but for the one that JAX names, which moves with it
 }
-XLA: Final = "https://github.com/openxla/xla"
 NO_XLA: Final = Source(repository="", commit="")
 OWN: Final = ("--wheelhouse", "--wheel-suffix")  # of each build
 TURNED: Final = {ProbeAnswer.GOOD: ProbeAnswer.BAD, ProbeAnswer.BAD: ProbeAnswer.GOOD}
 STEADY: Final = frozenset(TURNED)
+
+
+@cache
+def _xla() -> str:
+    return source.load_layouts(home.find(None).ci / "layouts.yaml")["upstream"].xla.repository
 
 
 class BisectRequest(Value, frozen=True, kw_only=True):
@@ -419,7 +424,7 @@ class _Search:
             self.state = "range"
         moved = inputs[:first]
         if names == ["XLA"] and good.xla.commit and bad.xla.commit:
-            low, high, where = good.xla.commit, bad.xla.commit, bad.xla.repository or XLA
+            low, high, where = good.xla.commit, bad.xla.commit, bad.xla.repository or _xla()
             known = {low: self.pair[0], high: self.pair[1]}
             return self._of_commits(
                 "XLA", low, high, {where: [low, high]},
@@ -550,7 +555,7 @@ class _Search:
         `at` returns the set of a commit of JAX with one of XLA.
         """
         (old, new), kept = (xla.commit for xla in moved), self.pair
-        where = moved[1].repository or XLA
+        where = moved[1].repository or _xla()
         self.told.append(f"{about} moves XLA from {old[:12]} to {new[:12]}")
         for commit in reversed(pair):
             side = partial(at, commit)
@@ -610,7 +615,7 @@ def ranges(recipe: WheelRecipe, old: WheelRecipe) -> Iterator[tuple[str, str, st
     """Yield what differs from an older recipe: its name, the range, a link to the changes."""
     for what, url, before, now in (
         ("JAX", recipe.jax_repository, old.jax_commit, recipe.jax_commit),
-        ("XLA", XLA, old.xla_commit, recipe.xla_commit),
+        ("XLA", _xla(), old.xla_commit, recipe.xla_commit),
     ):
         if before != now:
             yield what, f"{before[:10] or '?'}…{now[:10] or '?'}", _compare(url, before, now)
@@ -690,7 +695,7 @@ def _mixed(
         argv=("dist_wheels", *(word for each in words.values() for word in each)),
         repository=where if is_fetched else "",
         commit=commit if is_fetched else "",
-        xla=(bad.xla.repository or XLA, xla) if xla else (),
+        xla=(bad.xla.repository or _xla(), xla) if xla else (),
     )
     return Side(
         label=label or f"{good.night} with {', '.join(moved)} of {bad.night}",
@@ -738,7 +743,7 @@ def estimate(
         history = _commits(old, new)
         ranges["JAX"] = _counted(history, old.jax_commit, new.jax_commit, runner)
     if len({good.xla.commit, bad.xla.commit, ""}) == 3:  # noqa: PLR2004 - two, and they differ
-        history = {bad.xla.repository or XLA: [good.xla.commit, bad.xla.commit]}
+        history = {bad.xla.repository or _xla(): [good.xla.commit, bad.xla.commit]}
         ranges["XLA"] = _counted(history, good.xla.commit, bad.xla.commit, runner)
     last = max(sum(_steps(n) + 1 for n in ranges.values() if n), _steps(rocms - 1))
     builds = _steps(len(inputs)) + last + (2 if all(ranges.values()) else 0)  # XLA old and new

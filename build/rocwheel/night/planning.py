@@ -177,7 +177,6 @@ def _durations(
     sets: Mapping[tuple[str, str], SetSeen],
     store: Store,
 ) -> dict[tuple[str, str], int]:
-    """Return the total duration of suites that may be cut and are to be run."""
     asked: dict[tuple[str, str], int] = {}
     for recipe in recipes:
         made = built.get(recipe.inputs)
@@ -261,8 +260,6 @@ class _FamilySet(Plain, frozen=True):
 
 
 class _Made:
-    """Makes cells in an order in which each comes after those it needs."""
-
     def __init__(self, setting: PlanInput, seen: StoreContents) -> None:
         self._setting, self._seen = setting, seen
         self._suites = {item.name: item for item in suites.load_all(setting.ci)}
@@ -382,7 +379,6 @@ class _Made:
     def _image(
         self, of: _FamilySet, python: str, image: NightImage, *, after: tuple[str, ...]
     ) -> None:
-        """Add the cell of one runtime image, or the reason why there is none."""
         recipe, family, seen = of.recipe, of.family, of.seen
         own, cost = image.settings, self._setting.settings.image
         name = f"image.{of.name}.{python}.{own.label}"
@@ -435,7 +431,6 @@ class _Made:
     def _needs(
         self, cost: Cost, name: str, runners: Sequence[matrix.RunnerPool], gpus: int
     ) -> Needs:
-        """Return the resources of a cell, on a runner that can run it; without any, everywhere."""
         needs = Needs(cpus=cost.cpus, memory_mib=cost.memory_mib, disk_mib=cost.disk_mib, gpus=gpus)
         if not runners:
             return needs

@@ -186,7 +186,6 @@ class _Resolver:
     def _of_page(
         self, item: SetSettings, page: str, newest: Mapping[str, ListedTarball]
     ) -> Iterator[WheelRecipe | Cell]:
-        """Yield the recipes of a page's tarballs, and cells for the families without one."""
         wanted = self.wanted(item)
         if not self.is_apart(item):
             every = therock.known().names.everything
@@ -297,7 +296,6 @@ class _Resolver:
         return None if branch.name == commit else self.day_of(branch.repository, commit)
 
     def _newest(self, page: str, listed: Mapping[str, ListedTarball]) -> date | None:
-        """Return the day of a page's newest build; None for a folder, or where it is unknown."""
         if "://" not in page:
             return None
         day = max((found for entry in listed.values() if (found := entry.day)), default=None)
@@ -387,7 +385,7 @@ def _authors(world: World, repository: str, old: str, new: str) -> tuple[str, ..
         return ()
     url = COMPARE.format(name, old, new)
     try:
-        commits = json.loads(world.client.read(url, limit=COMPARE_BYTES) or b"{}")["commits"]
+        commits = json.loads(world.client.read(url, limit=COMPARE_BYTES))["commits"]
         names = [item["commit"]["author"]["name"] for item in commits]
     except (FetchError, ValueError, KeyError, TypeError) as exc:  # people can follow the link
         world.here.console.warn(f"{url}: {exc}")

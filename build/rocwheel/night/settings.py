@@ -68,7 +68,6 @@ class Rocm(Value, frozen=True, kw_only=True):
     version: str = ""  # of a source whose name has none
 
     def __post_init__(self) -> None:
-        """Refuse two places, and none."""
         if bool(self.tarballs) == bool(self.source):
             raise FieldError(
                 "must have exactly one of tarballs and source", hint="name a page, or one source"
@@ -92,7 +91,6 @@ class SetSettings(Value, frozen=True, kw_only=True):
     executor: Engine | None = None  # the engine that runs it
 
     def __post_init__(self) -> None:
-        """Refuse sources and engines that contradict each other."""
         if bool(self.jax) == bool(self.source_dir):
             raise FieldError(
                 "must have exactly one of jax and source_dir", hint="name a pin: jax: default"
@@ -179,7 +177,6 @@ class NightSettings(Value, frozen=True, kw_only=True):
     excused: tuple[Excuse, ...] = ()
 
     def __post_init__(self) -> None:
-        """Refuse repeated names, and images of unknown sets."""
         names = [item.name for item in self.sets]
         labels = [item.label for item in self.images]
         for kind, all_, hint in (

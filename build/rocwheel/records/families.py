@@ -19,7 +19,7 @@ from rocwheel.base import yaml_file
 from rocwheel.base.choices import ALL
 from rocwheel.base.errors import ConfigError
 from rocwheel.base.values import Value
-from rocwheel.base.versions import PythonVersion
+from rocwheel.base.versions import PythonVersion, gfx_target, suggest
 from rocwheel.base.yaml_file import FieldError
 
 
@@ -61,7 +61,6 @@ class _Entry(Value, frozen=True, kw_only=True):
         )
 
     def __post_init__(self) -> None:
-        """Refuse an invalid family, and a name that is taken."""
         if self.name == ALL:
             raise FieldError(f"{ALL!r} stands for all families", "name", hint="choose another")
         self.family()
@@ -71,7 +70,6 @@ class _File(Value, frozen=True, kw_only=True):
     families: tuple[_Entry, ...]
 
     def __post_init__(self) -> None:
-        """Refuse a name that is there twice, in any case."""
         yaml_file.each_once((entry.name.lower() for entry in self.families), "families")
 
 
@@ -89,6 +87,20 @@ def chosen(names: Collection[str], own: Path | None) -> tuple[Family, ...]:
     if ALL in names:
         return tuple(item for _, item in sorted((there or matrix.FAMILIES).items()))
     return tuple(named(name, there) for name in sorted(set(names)))
+
+
+def check_targets(targets: Collection[str]) -> None:
+    """Refuse a gfx target that no family has, also in an option of another name."""
+    known = matrix.known_targets()
+    for target in targets:
+        if meant := matrix.of_product(target):
+            raise ConfigError(
+                f"{target!r}: a product, not a gfx target",
+                hint=f"write {meant}, or --family {matrix.of_target(meant)}",
+            )
+        if gfx_target(target) not in known:
+            hint = matrix.RETIRED_TARGETS.get(target) or suggest(target, known)
+            raise ConfigError(f"{target!r}: unknown gfx target", hint=hint)
 
 
 def lacking(wanted: Mapping[str, Collection[str]], has: Collection[str]) -> str:

@@ -119,7 +119,6 @@ class Manifest(Value, frozen=True, kw_only=True, dict=True, omit_defaults=True):
     schema: Literal[1, 2, 3] = field(default_factory=lambda: SCHEMA)  # written, unlike a default
 
     def __post_init__(self) -> None:
-        """Refuse a manifest whose schema and fields disagree, and families out of order."""
         if list(self.families) != sorted(set(self.families)):
             raise ValueError("`families` names each family once, sorted")
         if (self.schema == 1) != (self.rocm.delivery is UNSET):

@@ -74,7 +74,6 @@ class TestResult(Value, frozen=True, kw_only=True):
     control: str | msgspec.UnsetType = msgspec.UNSET  # since schema 3, of a failure
 
     def __post_init__(self) -> None:
-        """Refuse a failure without an attempt that failed. Raises ConfigError."""
         if self.outcome.bad and not self.attempts:
             raise _contradiction(f"{self.test}: {self.outcome.value} without an attempt")
 
@@ -168,7 +167,6 @@ class Results(Value, frozen=True, kw_only=True):
     schema: Literal[1, 2, 3] = 3  # 1 does not say which classes were dropped
 
     def __post_init__(self) -> None:
-        """Refuse impossible results: reports and verdicts rely on them. Raises ConfigError."""
         if len({test.test for test in self.tests}) < len(self.tests):
             raise _contradiction("a test is there twice")
         if any(fault.state is State.PASS for fault in self.faults):

@@ -64,7 +64,6 @@ class Who:
     began: float = field(default_factory=monotonic, compare=False)  # when `now` was
 
     def __post_init__(self) -> None:
-        """Refuse a text that does not fit on one line of a record. Raises ConfigError."""
         for option, text in (("--by", self.by), ("--reason", self.reason)):
             if not text.isprintable():  # nor is a byte that is no UTF-8
                 what = "one line of printable text is needed"

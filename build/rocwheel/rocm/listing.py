@@ -1,8 +1,8 @@
 """Reads the pages and folders that list TheRock's tarballs.
 
 Three kinds of page are read, whose formats are data (`ci/therock.yaml`): TheRock's own, a plain
-list of links, and a bucket's XML. Only names and times of files are taken from a page. An empty
-page, a page of another kind and a page with unknown names are three different errors.
+list of links, and a bucket's XML. Only names and times of files are taken from a page. A page that
+lists nothing, one that cannot be read and one with unknown names are three different errors.
 """
 
 import json
@@ -12,7 +12,7 @@ from datetime import date, datetime, timezone
 from html import unescape
 from pathlib import Path
 from typing import Any, Final
-from urllib.parse import quote, unquote, urljoin, urlsplit, urlunsplit
+from urllib.parse import quote, urljoin, urlsplit, urlunsplit
 
 from packaging.version import Version
 
@@ -46,11 +46,7 @@ class ListedTarball(Plain, frozen=True, kw_only=True):
         return None
 
 
-class _Listed(Plain, frozen=True, kw_only=True):
-    """What one page or folder lists: tarballs of TheRock's, and how many files it names in all."""
-
-    tarballs: tuple[ListedTarball, ...]
-    names: tuple[str, ...]  # of all files
+File = tuple[str, str, str]  # its name, its URL or path, and when it was put there
 
 
 def newest(where: str, *, client: Client, cwd: Path) -> dict[str, ListedTarball]:
@@ -63,48 +59,44 @@ def newest(where: str, *, client: Client, cwd: Path) -> dict[str, ListedTarball]
 def every(where: str, *, client: Client, cwd: Path) -> tuple[ListedTarball, ...]:
     """Return the tarballs to build with that the URL of a page, or a folder, lists."""
     if "://" in where:
-        pages = list(_pages(where, client))
+        listed = list(_pages(where, client))
     elif (cwd / where).is_dir():
-        paths = [path for path in sorted((cwd / where).iterdir()) if ".tar." in path.name]
-        held = tuple(item for path in paths for item in _listed(path.name, str(path)))
-        pages = [_Listed(tarballs=held, names=tuple(path.name for path in paths))]
+        paths = (path for path in sorted((cwd / where).iterdir()) if path.is_file())
+        listed = [(path.name, str(path), "") for path in paths]
     else:
         raise ConfigError(
             f"{cwd / where}: no such folder", hint="check where the tarballs are listed"
         )
-    addresses: dict[str, str] = {}
-    found = [item for page in pages for item in page.tarballs]
-    for item in found:
-        name = therock.base_name(item.source)
-        if addresses.setdefault(name, item.source) != item.source:
+    found, odd, addresses = list[ListedTarball](), dict[str, None](), dict[str, str]()
+    for name, source, modified in listed:
+        parsed = therock.parse_name(name)
+        if not parsed or not parsed.version:
+            odd[name] = None
+            continue
+        if addresses.setdefault(name, source) != source:
             raise FetchError(
                 f"{without_secrets(where)}: lists {name} twice, at two addresses",
                 hint="name the right one with `source` in place of `tarballs`",
             )
+        found.append(ListedTarball(name=parsed, source=source, modified=modified))
     chosen = tuple(item for item in found if item.name.is_release)
     if not chosen:
-        raise _empty(where, [name for page in pages for name in page.names], len(found))
+        raise _empty(without_secrets(where), [*odd], len(found))
     return chosen
 
 
-def _empty(where: str, names: list[str], known: int) -> FetchError:
-    shown = without_secrets(where)
-    odd = [name for name in names if ".tar." in name]
-    if odd and not known:
+def _empty(shown: str, odd: list[str], known: int) -> FetchError:
+    others = f"{count(known, 'tarball')} of ROCm's tests or of another platform"
+    if odd:
         return FetchError(
-            f"{shown}: has {count(len(odd), 'tarball')} with a name that rocwheel does not know, "
-            f"such as {odd[0]}",
-            hint="TheRock may have changed its names: `names` in ci/therock.yaml",
+            f"{shown}: has {count(len(odd), 'file')} with a name that rocwheel does not know, "
+            f"such as {odd[0]}{f', beside {others}' if known else ''}",
+            hint="check the address; did TheRock change its names? `names` in ci/therock.yaml",
         )
-    rest = f" ({count(known, 'tarball')} of ROCm's tests or of another platform)" if known else ""
     return FetchError(
-        f"{shown}: lists nothing to build with{rest}: no therock-dist-linux-…",
+        f"{shown}: lists nothing to build with: {others if known else 'it names no file'}",
         hint="check the address; a stream without a release looks like this",
     )
-
-
-def _formats() -> therock.TarballPages:
-    return therock.known().pages
 
 
 def order(item: ListedTarball) -> tuple[Any, ...]:
@@ -113,17 +105,12 @@ def order(item: ListedTarball) -> tuple[Any, ...]:
     return Version(version.public), item.modified, version
 
 
-def _pages(url: str, client: Client) -> Iterator[_Listed]:
-    address = url
+def _pages(url: str, client: Client) -> Iterator[File]:
+    address, following = url, therock.known().pages.bucket.following
     for _ in range(BUCKET_PAGES):
-        body = client.read(address, limit=PAGE_BYTES, fresh=True, beside=url)
-        if body is None:
-            raise FetchError(
-                f"{without_secrets(url)}: there is no such page", hint="check the address"
-            )
-        text = body.decode("utf-8", "replace")
-        yield read(text, url)
-        more = _formats().bucket.following.search(text) if "<ListBucketResult" in text else None
+        text = client.read(address, limit=PAGE_BYTES, beside=url).decode("utf-8", "replace")
+        yield from read(text, url)
+        more = following.search(text) if "<ListBucketResult" in text else None
         if more is None:
             return
         parts = urlsplit(url)
@@ -133,63 +120,68 @@ def _pages(url: str, client: Client) -> Iterator[_Listed]:
     raise FetchError(f"{without_secrets(url)}: lists too many files", hint="name a longer prefix")
 
 
-def read(text: str, url: str) -> _Listed:
-    """Return what one page lists. Raises FetchError for a page that was cut, or is none."""
+def read(text: str, url: str) -> list[File]:
+    """Return the files that one page lists. Raises FetchError for one that was cut, or is none."""
+    formats = therock.known().pages
     if "<ListBucketResult" in text:
         return _bucket(text, url)
-    if (constant := _formats().constant.search(text)) is None:
+    if refused := formats.bucket.error.search(text):
+        raise _unreadable(url, f"its server answers {refused[1]}")
+    if (constant := formats.constant.search(text)) is None:
         return _links(text, url)
     try:
         files, _ = json.JSONDecoder().raw_decode(text, constant.end())
     except (ValueError, RecursionError) as exc:
         raise _unreadable(url, "its list of files does not end") from exc
-    tarballs, names = list[ListedTarball](), list[str]()
+    listed = []
     for item in files:
         name = item.get("name") if isinstance(item, Mapping) else None
         if not isinstance(name, str):
             raise _unreadable(url, "its list of files has an entry without a name")
-        names.append(name)
-        tarballs += _listed(name, quote(name), page=url, modified=str(item.get("mtime", "")))
-    return _Listed(tarballs=tuple(tarballs), names=tuple(names))
+        source = urljoin(url, quote(name))
+        listed.append((therock.base_name(name), source, str(item.get("mtime", ""))))
+    return listed
 
 
-def _links(text: str, url: str) -> _Listed:
-    """Read a web server's list of a folder: links to tarballs, or only a heading."""
-    links = [unescape(href) for href in _formats().link.findall(text)]
-    names = tuple(unquote(href).partition("?")[0].rpartition("/")[2] for href in links)
-    if not any(".tar." in name for name in names) and not _formats().heading.search(text):
-        raise _unreadable(url, "it is not a list of tarballs that rocwheel knows")
-    found = (item for href in links for item in _listed(unquote(href), href, page=url))
-    return _Listed(tarballs=tuple(found), names=names)
+def _links(text: str, url: str) -> list[File]:
+    """Read a web server's list of a folder: links to what lies in it, or to tarballs elsewhere.
+
+    It has a heading, or a link that shows the very name of a file.
+    """
+    formats, folder = therock.known().pages, urljoin(url, ".")
+    is_list, listed = formats.heading.search(text) is not None, list[File]()
+    for href, shown in formats.link.findall(text):
+        try:
+            source = urljoin(url, unescape(href))
+            name = therock.base_name(source)
+        except ValueError:  # such as `http://[bad`
+            continue
+        is_tarball = therock.parse_name(name) is not None
+        path = source.partition("?")[0].partition("#")[0]
+        if is_tarball or (path.startswith(folder) and path != folder):
+            listed.append((name, source, ""))
+            is_list |= is_tarball or ("." in name and unescape(shown).strip() == name)
+    if not is_list:
+        raise _unreadable(url, "it is not a list of files" if text.strip() else "it is empty")
+    return listed
 
 
-def _bucket(text: str, url: str) -> _Listed:
+def _bucket(text: str, url: str) -> list[File]:
+    formats = therock.known().pages.bucket
     if "</ListBucketResult>" not in text:
         raise _unreadable(url, "its listing does not end")
-    if "<IsTruncated>true" in text and not _formats().bucket.following.search(text):
+    if "<IsTruncated>true" in text and not formats.following.search(text):
         raise _unreadable(url, "its listing goes on, and does not say how: ask with list-type=2")
     parts = urlsplit(url)
     # A bucket is listed at its root, for any prefix; one by path is named there.
     root = urlunsplit((parts.scheme, parts.netloc, f"{parts.path.rstrip('/')}/", "", ""))
-    tarballs, names = list[ListedTarball](), list[str]()
-    for entry in _formats().bucket.entry.findall(text):
-        fields = {key: unescape(value) for key, value in _formats().bucket.field.findall(entry)}
-        key = fields.get("Key", "")
-        names.append(therock.base_name(key))
-        tarballs += _listed(key, quote(key), page=root, modified=fields.get("LastModified", ""))
-    return _Listed(tarballs=tuple(tarballs), names=tuple(names))
-
-
-def _listed(
-    name: str, address: str, *, page: str = "", modified: str = ""
-) -> Iterator[ListedTarball]:
-    try:
-        parsed = therock.parse_name(therock.base_name(name))
-        source = urljoin(page, address) if page else address
-    except ValueError:  # such as `http://[bad`
-        return
-    if parsed and parsed.version:
-        yield ListedTarball(name=parsed, source=source, modified=modified)
+    listed = []
+    for entry in formats.entry.findall(text):
+        fields = {key: unescape(value) for key, value in formats.field.findall(entry)}
+        if (key := fields.get("Key", "")) and not key.endswith("/"):
+            source = urljoin(root, quote(key))
+            listed.append((therock.base_name(key), source, fields.get("LastModified", "")))
+    return listed
 
 
 def _unreadable(url: str, problem: str) -> FetchError:

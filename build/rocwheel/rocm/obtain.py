@@ -18,6 +18,7 @@ from urllib.parse import urlsplit, urlunsplit
 from rocwheel.base import files
 from rocwheel.base.console import Console, Unit, count, size
 from rocwheel.base.download import (
+    AbsentError,
     Client,
     Download,
     DownloadError,
@@ -351,7 +352,9 @@ def digest_of(url: str, *, client: Client, cache: Path, note: Callable[[str], No
 def _published(client: Client, source: str) -> str | None:
     parts = urlsplit(source)
     url = urlunsplit(parts._replace(path=f"{parts.path}.sha256", fragment=""))
-    if (data := client.read(url, beside=source)) is None:
+    try:
+        data = client.read(url, beside=source)
+    except AbsentError:
         return None
     name = therock.base_name(source)
     return _digest_in(data.decode("utf-8", "replace"), name=name, where=without_secrets(url))

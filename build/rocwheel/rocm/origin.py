@@ -14,6 +14,7 @@ from rocwheel.base.download import without_secrets
 from rocwheel.base.errors import ConfigError, HostError, RocmError, named
 from rocwheel.base.values import Plain, replace
 from rocwheel.base.versions import RocmVersion, is_sha256
+from rocwheel.records import families
 from rocwheel.records.manifest import RocmPackage, RocmSource
 from rocwheel.rocm import by_pip, rocm_root, therock
 from rocwheel.rocm.tarball import Compression
@@ -87,7 +88,6 @@ class RocmPlan(Plain, frozen=True, kw_only=True):
         }
 
     def __str__(self) -> str:
-        """Return lines for --dry-run."""
         version = f"ROCm {self.version}" if self.version else "ROCm, version as the tree says"
         if self.origin is Origin.DIRECTORY:
             return f"use {version} in {self.source} as it is"
@@ -124,6 +124,7 @@ def plan(
     """
     asked = RocmVersion.parse(version) if version else None
     if source.startswith(by_pip.PREFIX):
+        families.check_targets(by_pip.devices(source.removeprefix(by_pip.PREFIX)))
         return _by_pip(source.removeprefix(by_pip.PREFIX), index, sha256, asked, cache)
     if index:
         raise ConfigError(

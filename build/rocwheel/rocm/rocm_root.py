@@ -87,6 +87,24 @@ def kernel_packs(root: Path) -> list[str]:
 
 def inspect(folder: Path, *, name: str) -> Facts:
     """Read a tree's facts. Raises RocmError, naming `name`, when something is missing."""
+    try:
+        return _inspected(folder, name)
+    except RocmError as exc:
+        exc.hint = of_packages(folder) or exc.hint
+        raise
+
+
+def of_packages(folder: Path) -> str:
+    """Return a hint where a folder is, or holds, a part of a tree by pip; else ""."""
+    pip = _tree().packages
+    if pip.whole in folder.parts or not (
+        any(part.startswith(pip.begin) for part in folder.parts) or [*folder.glob(f"{pip.begin}*")]
+    ):
+        return ""
+    return f"expand the packages: `{pip.expand}` makes {pip.whole}; name that folder"
+
+
+def _inspected(folder: Path, name: str) -> Facts:
     root, tree = _root(folder, name), _tree()
     header = _header_version(root, name)
     info = _text(root / tree.version, name).strip()

@@ -22,6 +22,7 @@ from rocwheel.base.errors import ConfigError
 from rocwheel.base.values import NonEmpty, Plain, Value, matching
 from rocwheel.base.versions import RocmVersion, suggest
 from rocwheel.base.yaml_file import FieldError
+from rocwheel.records.source_layout import FileText
 
 FILE: Final = "therock.yaml"
 Address = Annotated[str, matching(r"\Ahttps?://\S+/\Z", "an https address of a folder", "end in /")]
@@ -51,22 +52,15 @@ class ReleaseStream(Value, frozen=True, kw_only=True):
     places: tuple[ReleasePlace, ...]
 
 
-class UpstreamFile(Value, frozen=True, kw_only=True):
-    """A file of TheRock's sources, and the pattern whose group is read from it."""
-
-    file: str
-    pattern: re.Pattern[str]
-
-
 class Upstream(Value, frozen=True, kw_only=True):
     """Where TheRock's own sources say where it publishes."""
 
     repository: str
-    streams: UpstreamFile
-    packages: UpstreamFile
-    tarballs: UpstreamFile
-    asan: UpstreamFile
-    default: UpstreamFile
+    streams: FileText  # the pattern's group is read
+    packages: FileText
+    tarballs: FileText
+    asan: FileText
+    default: FileText
 
 
 class TarballNames(Value, frozen=True, kw_only=True):
@@ -76,7 +70,6 @@ class TarballNames(Value, frozen=True, kw_only=True):
     everything: str  # the group of a tarball for all GPU families
 
     def __post_init__(self) -> None:
-        """Refuse a pattern without the parts that are asked for."""
         for name in ("platform", "group", "tests", "version"):
             if name not in self.pattern.groupindex:
                 raise FieldError(f"has no group {name!r}", "pattern", hint=f"write (?P<{name}>…)")
@@ -88,6 +81,7 @@ class BucketListing(Value, frozen=True, kw_only=True):
     entry: re.Pattern[str]
     field: re.Pattern[str]
     following: re.Pattern[str]
+    error: re.Pattern[str]
 
 
 class TarballPages(Value, frozen=True, kw_only=True):
@@ -97,6 +91,14 @@ class TarballPages(Value, frozen=True, kw_only=True):
     link: re.Pattern[str]
     heading: re.Pattern[str]
     bucket: BucketListing
+
+
+class PackageFolders(Value, frozen=True, kw_only=True):
+    """How pip's packages name their folders, and what makes a tree of them."""
+
+    begin: str
+    whole: str
+    expand: str
 
 
 class TreeLayout(Value, frozen=True, kw_only=True):
@@ -109,6 +111,7 @@ class TreeLayout(Value, frozen=True, kw_only=True):
     kernel_packs: str
     libraries: tuple[str, ...]
     links: Mapping[str, str]
+    packages: PackageFolders
 
 
 class ChangesPage(Value, frozen=True, kw_only=True):
@@ -131,7 +134,6 @@ class TheRock(Value, frozen=True, kw_only=True):
     changes: tuple[ChangesPage, ...]
 
     def __post_init__(self) -> None:
-        """Refuse streams without a place, and plain http to a host that is not named."""
         for name, stream in self.streams.items():
             if not stream.places:
                 raise FieldError("has no place", "streams", name, "places", hint="add one")
@@ -145,11 +147,6 @@ class TheRock(Value, frozen=True, kw_only=True):
                             "streams", name, "places", number, kind,
                             hint=f"write https, or add {parts.hostname} to `plain_http`",
                         )  # fmt: skip
-
-    def stream(self, name: str) -> ReleaseStream | None:
-        """Return the stream of this name, or of this older name."""
-        also = (stream for stream in self.streams.values() if name in stream.also)
-        return self.streams.get(name) or next(also, None)
 
 
 class TarballName(Plain, frozen=True, kw_only=True):
@@ -220,7 +217,8 @@ def stream_of(text: str, *, ci: Path, cwd: Path) -> ReleaseStream | None:
     if not _WORD.match(text) or (cwd / text).is_dir():
         return None
     data = yaml_file.read(ci / FILE, TheRock)
-    if (stream := data.stream(text)) is None:
+    named = (item for name, item in data.streams.items() if text in {name, *item.also})
+    if (stream := next(named, None)) is None:
         raise ConfigError(
             f"{text!r}: neither a stream of TheRock's nor a folder",
             hint=suggest(text, tuple(data.streams)),

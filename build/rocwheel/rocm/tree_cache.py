@@ -159,7 +159,6 @@ class Cache:
                         removed(name, count)
 
     def _removed(self, name: str) -> bool:
-        """Remove the tree or the partial download `name`; return whether it was still there."""
         tree, part = self.trees / name, self.partial(name)
         if files.status(tree):
             doomed = self._staging / name

@@ -22,7 +22,6 @@ Layouts = Mapping[str, Layout]
 
 class _Layout(Layout, frozen=True, kw_only=True):
     def __post_init__(self) -> None:
-        """Refuse names of conditions and values that nothing defines."""
         features = frozenset[str]().union(*(item.features for item in self.classes))
         values = VALUES.union(*(item.values for item in self.classes))
         known = {"when": CONDITIONS | features, "options": values}
@@ -89,7 +88,6 @@ class Pin(Value, frozen=True, kw_only=True):
     unverified: str = ""  # what was not compared with the sources; "" for a pin like any other
 
     def __post_init__(self) -> None:
-        """Refuse a verified pin that is incomplete."""
         if self.xla_commit is None and not self.unverified:
             raise FieldError("'xla_commit' is missing", hint="add `xla_commit:` here")
         if self.default and self.unverified:
@@ -120,7 +118,6 @@ class _File(Value, frozen=True, kw_only=True):
     pins: Mapping[str, Pin]
 
     def __post_init__(self) -> None:
-        """Refuse names that are no versions, and more or fewer than one default."""
         for name, pin in self.pins.items():
             try:
                 Version(pin.version or name)

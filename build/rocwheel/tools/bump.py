@@ -34,6 +34,7 @@ from rocwheel.base.here import Here
 from rocwheel.base.values import Plain
 from rocwheel.base.versions import RocmVersion, is_sha256, suggest
 from rocwheel.gate.suite import discovery, suites
+from rocwheel.records.source_layout import FileText
 from rocwheel.rocm import listing, therock
 from rocwheel.source import pin_edit
 
@@ -100,8 +101,10 @@ def newer(
 ) -> Iterator[tuple[str, Fact, str]]:
     """Yield every fact with a newer version, and that version.
 
-    With `unreachable`, a server that cannot be reached is added there, and the others are asked.
+    With `unreachable`, a server that cannot be reached is added there, and the others are asked;
+    it is an error only where none of them answers.
     """
+    reached = 0
     for kind in kinds:
         for fact in KINDS[kind].facts(context):
             try:
@@ -111,8 +114,11 @@ def newer(
                     raise
                 unreachable.append(exc)
                 continue
+            reached += 1
             if to != fact.now:
                 yield kind, fact, to
+    if unreachable and not reached:
+        raise unreachable[0]
 
 
 def named(kind: str, wanted: str, context: BumpContext) -> tuple[Fact, str]:
@@ -243,7 +249,6 @@ def _newest_rocm(fact: Fact, context: BumpContext) -> str:
 
 
 def _check_rocm(fact: Fact, version: str, context: BumpContext) -> None:
-    """Refuse a ROCm whose plugin the pinned JAX of its night never loads. Raises ConfigError."""
     (_, night), (_, pins) = context.yaml("nightly.yaml"), context.pins
     jax = night["sets"][fact.at[1]].get("jax")
     if isinstance(jax, str):  # a branch is what it is on the night
@@ -279,9 +284,9 @@ def _therock(context: BumpContext) -> Iterator[Fact]:
 
 
 def _therock_says(context: BumpContext, data: therock.TheRock) -> Iterator[tuple[str, str, str]]:
-    def said(where: therock.UpstreamFile) -> str:
+    def said(where: FileText) -> str:
         url = f"{data.upstream.repository}/raw/HEAD/{where.file}"
-        text = (context.client.read(url, fresh=True) or b"").decode("utf-8", "replace")
+        text = context.client.read(url, fresh=True).decode("utf-8", "replace")
         if (match := where.pattern.search(text)) is None:
             raise FetchError(
                 f"{url}: no longer says where TheRock publishes",
@@ -329,7 +334,6 @@ def _change_therock(fact: Fact, to: str, context: BumpContext) -> Iterator[str]:
 
 
 def _bazel(context: BumpContext) -> Iterator[Fact]:
-    """Yield the newest release of each major: `bazel` is that of the default pin."""
     path, (_, pins) = context.here.home.ci / "bazel_binaries.yaml", context.pins
     known = sorted(yaml_file.read(path, bazel.Releases).releases, key=Version)
     for major, now in {Version(text).major: text for text in known}.items():
@@ -350,7 +354,7 @@ def _change_bazel(fact: Fact, to: str, context: BumpContext) -> Iterator[str]:
     lines = [f'  "{to}":']
     for platform in dict.fromkeys(name for each in table.releases.values() for name in each):
         url = table.url.format(version=to, platform=platform)
-        published = (context.client.read(f"{url}.sha256") or b"").decode("utf-8", "replace")
+        published = context.client.read(f"{url}.sha256").decode("utf-8", "replace")
         digest, _ = context.client.digest(url)
         if not is_sha256(digest) or published.split()[:1] != [digest]:
             raise FetchError(

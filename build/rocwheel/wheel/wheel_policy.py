@@ -108,7 +108,6 @@ class Runpath(Value, frozen=True, kw_only=True):
     use: tuple[RunpathUse, ...]
 
     def __post_init__(self) -> None:
-        """Refuse the name of a list or template that does not exist."""
         for template, entries in self.templates.items():
             for number, entry in enumerate(entries):
                 at = ("templates", template, number)
@@ -145,7 +144,6 @@ class WheelPolicy(Value, frozen=True, kw_only=True):
     kinds: Mapping[WheelKind, KindPolicy]
 
     def __post_init__(self) -> None:
-        """Refuse an oldest level that does not exist, and a file without one of the kinds."""
         _refuse_unknown(f"unknown value {self.oldest!r}", self.oldest, self.manylinux, "oldest")
         for kind in WheelKind:
             if kind not in self.kinds:

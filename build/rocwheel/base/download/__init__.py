@@ -6,6 +6,7 @@ with a known SHA-256 into its place. TLS certificates are always verified; a sou
 leads to http. Proxies and the CA bundle come from the mapping that is given.
 """
 
+from rocwheel.base.download.client import AbsentError as AbsentError
 from rocwheel.base.download.client import Client as Client
 from rocwheel.base.download.client import DownloadError as DownloadError
 from rocwheel.base.download.client import Fingerprint as Fingerprint

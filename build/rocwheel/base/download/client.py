@@ -162,7 +162,7 @@ class Client:
         self._hint = hint
         self._unreachable = unreachable
         self._cancelled = threading.Event()
-        self._failures = 0
+        self._failures, self._failing = 0, ""
         self._answered = False
         self._deadline = time.monotonic() + retry.contact
         self._session = session(env)
@@ -201,22 +201,18 @@ class Client:
 
     def read(
         self, url: str, *, limit: int = SMALL_BYTES, fresh: bool = False, beside: str = ""
-    ) -> bytes | None:
-        """Return a file of at most `limit` bytes as a whole; None where the server has none.
+    ) -> bytes:
+        """Return a file of at most `limit` bytes as a whole.
 
         With `fresh` caches on the way ask the origin first (RFC 9111 5.2.1.4). Errors name
-        `beside`, the address a person gave, when `url` was made from it. Raises DownloadError for
-        any other outcome: a busy server has not said that there is no file.
+        `beside`, the address a person gave, when `url` was made from it. Raises AbsentError where
+        the server has none, and DownloadError otherwise: a busy server has not said so.
         """
         headers = {"Cache-Control": "no-cache"} if fresh else {}
 
-        def attempt() -> bytes | None:
-            try:
-                answer = self._ask(url, headers, named=beside)
-            except AbsentError:
-                return None
+        def attempt() -> bytes:
             data = bytearray()
-            with closing(answer):
+            with closing(self._ask(url, headers, named=beside)) as answer:
                 for block in answer.blocks():
                     data += block
                     if len(data) > limit:
@@ -249,11 +245,14 @@ class Client:
 
         Raises DownloadError after enough attempts, or when the server was never reached.
         """
+        if url != self._failing:  # each address has its own count
+            self._failing, self._failures = url, 0
         self._failures += 1
         pause = min(self._retry.longest, self._retry.pause * 2 ** (self._failures - 1))
         pause = max(pause * random.uniform(0.5, 1.0), min(error.after, 2 * self._retry.longest))  # noqa: S311
         late = not self._answered and time.monotonic() + pause >= self._deadline
         if late or self._failures >= self._retry.attempts or self._cancelled.is_set():
+            self._failing = ""
             again = f"; the next run continues after {size(kept)}" if kept else ""
             raise DownloadError(
                 f"{without_secrets(url)}: {error} ({count(self._failures, 'attempt')})",
@@ -328,11 +327,15 @@ class Client:
         return response
 
     def _checked(self, first: str, url: str, response: requests.Response) -> Answer:
+        import urllib3
+
         status = response.status_code
         if status in (200, 206, 304, 416):
             return Answer(response)
-        response.close()
-        problem = f"{status} {response.reason}".strip()
+        said = None
+        with closing(response), suppress(OSError, urllib3.exceptions.HTTPError):
+            said = re.search(rb"<Error>\s*<Code>(\w+)", response.raw.read(BLOCK))  # of a bucket
+        problem = f"{status} {response.reason}{f' ({said[1].decode()})' if said else ''}".strip()
         if status in BUSY or status >= 500:  # noqa: PLR2004
             raise LostError(problem, after=_retry_after(response))
         # S3 answers 403 for a missing object to who may not list the bucket:

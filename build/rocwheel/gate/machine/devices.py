@@ -49,7 +49,6 @@ class Allotted(Plain, frozen=True, kw_only=True):
         return self.allotment.devices[0].maker is not Maker.CPU
 
     def __str__(self) -> str:
-        """Say it in one line, for --dry-run and the log."""
         names = ", ".join(
             f"{item.label} ({item.target}, {item.serial})" for item in self.allotment.devices
         )

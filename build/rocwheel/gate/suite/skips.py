@@ -57,7 +57,6 @@ class Skip(Value, frozen=True, kw_only=True, dict=True):
     where: str = ""  # file:line
 
     def __post_init__(self) -> None:
-        """Refuse an entry that names no test, or names some in two ways."""
         if bool(self.pattern) == bool(self.keyword):
             raise FieldError("names a `test` or a `keyword`", hint="write one of the two")
 
@@ -110,7 +109,6 @@ class Skip(Value, frozen=True, kw_only=True, dict=True):
         return self.rocm.contains(rocm, prereleases=True)
 
     def __str__(self) -> str:
-        """Return the reason, as a report shows it."""
         return f"{self.reason} ({self.issue}, {self.owner}, until {self.expires.isoformat()})"
 
 

@@ -82,7 +82,6 @@ class Suite(Demand, frozen=True, kw_only=True):
     process_memory: Count = 0  # GiB of a GPU a process takes; 0: a GPU has one process
 
     def __post_init__(self) -> None:
-        """Refuse a suite that proves nothing, or contradicts itself."""
         if "pytest" not in [_pinned(line, at)[0] for at, line in enumerate(self.requirements)]:
             raise FieldError("pytest is missing", "requirements", hint="write pytest==VERSION")
         if not self.source.folder and self.source.paths == OURS:
@@ -136,7 +135,6 @@ class Library(Value, frozen=True, kw_only=True):
     note: str = ""  # why it cannot be seen, where it cannot
 
     def __post_init__(self) -> None:
-        """Refuse a library that cannot be seen and has no note why."""
         if not (self.mapped or self.trace or self.note):
             hint = "add mapped, trace or a note why not"
             raise FieldError("nothing says how it is seen", hint=hint)

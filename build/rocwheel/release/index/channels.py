@@ -215,7 +215,6 @@ class _Rule(Value, frozen=True, kw_only=True):
     pythons: CPythons = CPythons()
 
     def __post_init__(self) -> None:
-        """Refuse an advisory level for a suite that some family requires."""
         rules = ((item, rule) for item in matrix.FAMILIES.values() for rule in item.policy)
         for family, rule in rules:
             if rule.suite == self.suite and rule.level is not self.level is matrix.Level.ADVISORY:
@@ -243,7 +242,6 @@ class _Entry(Value, frozen=True, kw_only=True):
     build: _Build | None = None
 
     def __post_init__(self) -> None:
-        """Refuse a prefix with two purposes, and families that `all` cannot wait for."""
         if not self.prefixes:
             hint = 'add for example "7": {staging: v2-staging, release: v2}'
             raise FieldError("no prefix", "prefixes", hint=hint)

@@ -55,7 +55,6 @@ class Page(Plain, frozen=True, kw_only=True):
     whole: frozenset[str] = frozenset()  # versions whose sets bring a jaxlib of their own
 
     def __post_init__(self) -> None:
-        """Sort the files, so that every publisher renders the same bytes."""
         ordered = sorted(self.files, key=lambda file: file.filename)
         ordered.sort(key=lambda file: parsed(file.version), reverse=True)
         msgspec.structs.force_setattr(self, "files", tuple(ordered))

@@ -154,8 +154,6 @@ def _unlike(client: Client, url: str, wanted: set[tuple[str, str]], *, absent: b
         page = client.read(url, limit=PAGE_BYTES, fresh=True)
     except FetchError as exc:
         return str(exc).removeprefix(f"{url}: ")
-    if page is None:
-        return "there is no page"
     shown = {(item.filename, item.sha256) for item in links(page)}
     if absent:
         return "still listed" if wanted & shown else ""

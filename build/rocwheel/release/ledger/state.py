@@ -82,7 +82,6 @@ class Holding(Value, frozen=True, kw_only=True):
     changed: str | UnsetType = UNSET
 
     def __post_init__(self) -> None:
-        """Refuse what is not a time. Raises ConfigError."""
         for text in (self.first, self.changed):
             if text:
                 moment(text)
@@ -115,7 +114,6 @@ class Transition(Value, frozen=True, kw_only=True):
     format: Literal[1, 2, 3, 4] = FORMAT
 
     def __post_init__(self) -> None:
-        """Refuse what is not a time; say who can read it. Raises ConfigError."""
         moment(self.time)
         if self.format == FORMAT:
             msgspec.structs.force_setattr(self, "needs", NEEDS)
@@ -151,7 +149,6 @@ class Known(Value, frozen=True, kw_only=True, omit_defaults=True):
     nights: dict[str, str] = msgspec.field(default_factory=dict)  # family -> whose release it was
 
     def __post_init__(self) -> None:
-        """Refuse what is not a time. Raises ConfigError."""
         moment(self.time)
         moment(self.first)
 

@@ -340,7 +340,11 @@ class Reader:
         return decoded(data, dict[str, dict[str, tuple[str, str]]], name=where).get(manifest, {})
 
     def _fetch(self, url: str) -> bytes:
-        return self.client.read(url, limit=MOST_BYTES, fresh=True) or b""
+        from rocwheel.base.download import AbsentError
+
+        with suppress(AbsentError):
+            return self.client.read(url, limit=MOST_BYTES, fresh=True)
+        return b""
 
     def _of(self, index: str, project: str) -> Iterator[OfferedWheel]:
         url = f"{index}/{project}/index.json"

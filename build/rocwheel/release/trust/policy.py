@@ -68,7 +68,6 @@ class TrustedKey(Value, frozen=True, kw_only=True, dict=True):
     revoked: Revocation = NEVER
 
     def __post_init__(self) -> None:
-        """Refuse a key that cannot be read, is of another algorithm or has no day."""
         if self.until < self.since:
             raise FieldError(f"{self.until} is before {self.since}", "until", hint="swap the days")
         given = {name for name in ("public", "identity", "issuer") if getattr(self, name)}
@@ -149,7 +148,6 @@ class ChannelRule(Value, frozen=True, kw_only=True):
     fresh_days: Days = 7  # for how long a head statement of a release is believed
 
     def __post_init__(self) -> None:
-        """Refuse a role that is given twice, and a lock that any builder opens."""
         yaml_file.each_once((role.value for role in self.required), "required")
         for name in ("locked", "reproduced"):
             if getattr(self, name) and KeyRole.BUILDER not in self.required:
