@@ -392,6 +392,9 @@ KINDS = {
         "        with self.subTest(1): self.skipTest('not this')\n        self.fail('behind')",
         "behind", outside=True,
     ),
+    "a reason of 70 MB to skip it": Kind(
+        "pytest.skip('x' * (70 << 20))", Outcome.SKIPPED, state=State.PASS
+    ),
     "the time in nanoseconds as a figure": well(
         "def test_it(record_property): record_property('now', time.time_ns())", outside=True
     ),
@@ -431,6 +434,7 @@ def readable(run: gate.Run) -> None:
     """All reports can be made and read, whatever is in them."""
     reports = render(run.results, run.verdict, {})
     assert Results.from_bytes(reports["results.json"], name="r") == run.results
+    assert len(reports["results.json"]) < 1 << 20, "what a test says is cut"
     ET.fromstring(reports["junit.xml"])
     json.loads(reports["results.json"])
 

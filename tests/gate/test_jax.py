@@ -104,10 +104,10 @@ def test_the_smoke_suite_passes_on_the_cpu_with_jax_from_the_index(smoke, monkey
     assert gated.judged.state is State.PASS, (gated.judged, gated.results.failures)
     assert gated.results.counts.passed >= request.suite.demands.expected.must_run
     assert gated.results.counts.skipped <= 3, "TF32 and recurrent networks; jax_triton"
-    used = {item.name: item for item in gate_page.libraries_of(gated.results, {})}
+    used = {item["name"]: item for item in gate_page.libraries_of(gated.results, {})}
     assert set(used) == {library.name for library in request.libraries}
-    assert {item.status for item in used.values()} == {"nominal"}
-    assert all(item.passed for item in used.values())
+    assert {item["status"] for item in used.values()} == {"nominal"}
+    assert all(item["passed"] for item in used.values())
     monkeypatch.setattr(storing, "shard_of", lambda _place, _verdict: gated.results)
     passed = SimpleNamespace(suite="smoke", reports={"json": ""})
     looked = [(None, SimpleNamespace(jax=JAX, rocm="7.1"), [passed])]

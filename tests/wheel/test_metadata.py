@@ -174,11 +174,6 @@ def test_a_marker_has_a_value_for_every_python_or_the_requirement_is_none(marker
             assert metadata.applies(found, python_minor=minor) in (True, False)
 
 
-@pytest.mark.parametrize("marker", ['"a" in extras', '"a" in dependency_groups', '"3" > "4"'])
-def test_a_marker_without_a_value_makes_no_requirement(marker: str) -> None:
-    assert metadata.requirement(f"x; {marker}") is None
-
-
 def test_more_brackets_than_packaging_has_time_for_make_no_requirement() -> None:
     marker = "(" * 17 + "python_version > '3'" + ")" * 17
     assert metadata.requirement(f"x; {marker}") is None

@@ -10,11 +10,9 @@ import pytest
 from support import wheels
 from support.wheels import SHORT_RUNPATH, File, make_bundle, make_code, make_elf, pack_bundle
 
-import amdgpu_family_matrix as matrix
 from rocwheel.base import yaml_file
 from rocwheel.base.errors import WheelError
 from rocwheel.base.values import replace
-from rocwheel.cli import main
 from rocwheel.wheel import SOME_CODE, repair
 from rocwheel.wheel.inspect import inspect
 from rocwheel.wheel.verify import verify, verify_set, verify_wheelhouse
@@ -612,17 +610,6 @@ def test_each_familys_targets_are_there_and_what_is_beyond_is_listed(
         assert all(item.severity is severity and text in item.message for item in findings)
 
 
-@pytest.mark.parametrize(("lacks", "status"), [("gfx90c", 0), ("gfx908", 6)])
-def test_amds_own_wheel_for_all_gpus_may_ship_for_all_families(lacks, status, tmp_path, capsys):
-    """It has code for 27 of the 28 targets of the matrix."""
-    of_families = (target for family in matrix.FAMILIES.values() for target in family.targets)
-    targets = tuple(target for target in of_families if target != lacks)
-    assert len(targets) == 27
-    path = with_module(bundles=(make_bundle(targets),)).write(tmp_path)
-    assert main(["wheel", "verify", str(path), "--family=all"]) == status
-    assert f"lacks {lacks} of {lacks}" in capsys.readouterr().out
-
-
 def test_a_budget_grows_with_the_gfx_targets_that_were_asked_for(tmp_path: Path) -> None:
     path = PLUGIN.write(tmp_path)
     size = path.stat().st_size
@@ -630,18 +617,11 @@ def test_a_budget_grows_with_the_gfx_targets_that_were_asked_for(tmp_path: Path)
     kinds = {kind: replace(rules, **small) for kind, rules in POLICY.kinds.items()}
     policy = replace(POLICY, kinds=kinds)
     (finding,) = verify(path, policy=policy)
-    assert finding.message == f"{size} bytes, the budget for 2 gfx targets is {size - 100}"
+    message = f"{size} bytes, the budget for 2 gfx targets is {size - 100}"
+    assert (finding.rule, finding.message) == ("size.budget", message)
     families = {"x": ("gfx942", "gfx1100"), "y": ("gfx90a", "gfx950")}
     wider = Expectation(families=families, gfx_targets=frozenset(sum(families.values(), ())))
     assert {item.rule for item in verify(path, policy=policy, expected=wider)} == {"gfx.targets"}
-
-
-def test_a_wheel_heavier_than_its_budget_is_found(tmp_path: Path) -> None:
-    path = PLUGIN.write(tmp_path)
-    kinds = {kind: replace(rules, size=1000) for kind, rules in POLICY.kinds.items()}
-    findings = verify(path, policy=replace(POLICY, kinds=kinds))
-    assert [item.rule for item in findings] == ["size.budget"]
-    assert str(path.stat().st_size) in findings[0].message
 
 
 @pytest.mark.parametrize(
@@ -678,12 +658,6 @@ def test_a_record_without_sizes_holds(tmp_path: Path) -> None:
     text = PLUGIN.members()[f"{PLUGIN.dist_info}/RECORD"].content
     made = PLUGIN.but(record=re.sub(rb",[0-9]+\n", b",\n", text))
     assert verify(made.write(tmp_path), policy=POLICY) == ()
-
-
-def test_an_unreadable_wheel_is_one_finding(tmp_path: Path) -> None:
-    path = tmp_path / PLUGIN.name
-    path.write_bytes(b"not a wheel")
-    assert [item.rule for item in verify(path, policy=POLICY)] == ["archive"]
 
 
 def test_a_report_that_was_not_checked_is_made_again(tmp_path: Path) -> None:
@@ -732,14 +706,6 @@ def test_no_finding_speaks_of_a_set_that_was_not_given(tmp_path: Path) -> None:
         assert [item.message for item in found] == [
             "requires jax-rocm7-pjrt==0.9.0, and this wheel is 0.9.1"
         ]
-
-
-def test_a_namespace_package_is_no_missing_module(tmp_path: Path) -> None:
-    made = wheels.Wheel(
-        files={"space/inner/part.py": File()}, tag="py3-none-any",
-        entry_points="[x]\na = space.inner\nb = space\n[console_scripts]\nc = space.inner.part:x\n",
-    )  # fmt: skip
-    assert verify(made.write(tmp_path), policy=POLICY) == ()
 
 
 def test_old_names_of_a_manylinux_level_are_no_second_tag(tmp_path: Path) -> None:

@@ -3,17 +3,14 @@
 from __future__ import annotations
 
 import os
-import time
 import zipfile
 from pathlib import Path
 
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
-from support import wheels
 from support.wheels import Entry, Wheel, Zip
 
-from rocwheel.base import parallel
 from rocwheel.base.errors import WheelError
 from rocwheel.wheel import zip_writer
 from rocwheel.wheel.zip_reader import ZipArchive
@@ -133,17 +130,6 @@ def test_what_is_not_renamed_or_rewritten_keeps_every_property(made, data, tmp_p
         assert theirs.testzip() is None
 
 
-def test_thousands_of_members_keep_their_order(tmp_path: Path) -> None:
-    members = [Entry(f"p/{number % 7}/{number}".encode(), b"x") for number in range(5_000, 0, -1)]
-    path = tmp_path / "a.zip"
-    path.write_bytes(Zip(members).to_bytes())
-    with ZipArchive(path) as archive, Outbox(tmp_path / "out") as box:
-        assert [item.name.encode() for item in archive.members] == [item.name for item in members]
-        parts = [ZipPart(member=item, name=item.name) for item in archive.members]
-        box.write("a.zip", parts, archive)
-    assert (tmp_path / "out" / "a.zip").read_bytes() == path.read_bytes()
-
-
 def test_more_than_65534_members_are_refused(tmp_path: Path) -> None:
     path = tmp_path / "a.zip"
     path.write_bytes(Zip([Entry(b"p/first", b"x")]).to_bytes())
@@ -215,28 +201,6 @@ def test_nothing_appears_when_the_block_fails(tmp_path: Path) -> None:
     assert list(out.iterdir()) == []
 
 
-def test_two_wheels_appear_together_or_not_at_all(tmp_path: Path) -> None:
-    path = Wheel().write(tmp_path)
-    out = tmp_path / "out"
-    out.mkdir()
-    (out / "b.whl").write_bytes(b"other bytes")
-    with pytest.raises(WheelError, match=r"b\.whl: exists with other content"):  # noqa: PT012, SIM117
-        with ZipArchive(path) as archive, Outbox(out) as box:
-            box.write("a.whl", kept(archive), archive)
-            box.write("b.whl", kept(archive), archive)
-    assert [item.name for item in out.iterdir()] == ["b.whl"]
-    assert (out / "b.whl").read_bytes() == b"other bytes"
-
-
-def test_the_same_bytes_under_the_same_name_are_fine(tmp_path: Path) -> None:
-    path = Wheel().write(tmp_path)
-    before = path.stat()
-    with ZipArchive(path) as archive, Outbox(tmp_path) as box:
-        box.write(path.name, kept(archive), archive)
-    assert (path.stat().st_ino, path.stat().st_mtime_ns) == (before.st_ino, before.st_mtime_ns)
-    assert [item.name for item in tmp_path.iterdir()] == [path.name]
-
-
 def test_a_new_wheel_has_the_permissions_of_any_new_file(tmp_path: Path) -> None:
     path = Wheel().write(tmp_path)
     with ZipArchive(path) as archive, Outbox(tmp_path / "out") as box:
@@ -244,37 +208,3 @@ def test_a_new_wheel_has_the_permissions_of_any_new_file(tmp_path: Path) -> None
     mask = os.umask(0)
     os.umask(mask)
     assert (tmp_path / "out" / "a.whl").stat().st_mode & 0o777 == 0o666 & ~mask
-
-
-def test_a_large_file_is_compressed_from_disk(tmp_path: Path) -> None:
-    path = wheels.plugin().write(tmp_path)
-    large = tmp_path / "large"
-    large.write_bytes(b"0123456789abcdef" * (1 << 17))
-    with ZipArchive(path) as archive, Outbox(tmp_path / "out") as box:
-        parts = [
-            ZipPart(member=item, name=item.name, content=large)
-            if item.name.endswith(".so")
-            else part
-            for item, part in zip(archive.members, kept(archive), strict=True)
-        ]
-        box.write(path.name, parts, archive)
-    with zipfile.ZipFile(tmp_path / "out" / path.name) as theirs:
-        assert theirs.read("jax_rocm7_plugin/_linalg.so") == large.read_bytes()
-        assert theirs.getinfo("jax_rocm7_plugin/_linalg.so").external_attr >> 16 == 0o100755
-
-
-def test_a_set_is_handled_in_order_and_ends_with_its_first_error() -> None:
-    begun = []
-
-    def work(number: int) -> int:
-        begun.append(number)
-        time.sleep(0.01 if number % 2 else 0)
-        if number in (5, 6):
-            raise WheelError(str(number))
-        return number
-
-    assert parallel.each(work, range(5), threads=3) == [0, 1, 2, 3, 4]
-    assert parallel.each(work, [], threads=3) == []
-    with pytest.raises(WheelError, match="5"):
-        parallel.each(work, range(1000), threads=3)
-    assert len(begun) < 500

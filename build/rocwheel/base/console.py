@@ -283,7 +283,6 @@ def duration(seconds: float) -> str:
 
 
 def escaped(text: str) -> str:
-    """Return a text as a GitHub workflow command takes it."""
     return text.replace("%", "%25").replace("\r", "%0D").replace("\n", "%0A")
 
 

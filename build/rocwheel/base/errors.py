@@ -38,7 +38,6 @@ class RocwheelError(Exception):
 
     @property
     def last_line(self) -> str:
-        """The last line of `detail`."""
         return self.detail.strip().rpartition("\n")[2]
 
 

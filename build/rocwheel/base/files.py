@@ -186,7 +186,6 @@ def ends(descriptor: int, head: int, tail: int) -> bytes:
 
 
 def write_json(path: Path, document: object) -> None:
-    """Write a small JSON file for our own use, readable by people. Raises OSError."""
     write(path, (json.dumps(document, indent=2, sort_keys=True) + "\n").encode())
 
 
@@ -237,7 +236,6 @@ def entries(folder: Path) -> tuple[Path, ...]:
 
 
 def status(path: Path) -> os.stat_result | None:
-    """Return what `stat` answers, or None when there is nothing (any more)."""
     try:
         return path.stat()
     except (FileNotFoundError, NotADirectoryError):

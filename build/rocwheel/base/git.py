@@ -254,7 +254,6 @@ class _Bare(Plain, frozen=True, kw_only=True):
         )
 
     def listed(self) -> Iterator[str]:
-        """Yield the tracked files and those that are neither tracked nor ignored."""
         yield from self._list("--cached")
         yield from self._list(*_OTHERS)
 

@@ -14,7 +14,6 @@ from rocwheel.base.process import HostRunner
 
 
 def utc_now() -> datetime:
-    """Return the current time, UTC."""
     return datetime.now(tz=timezone.utc)
 
 

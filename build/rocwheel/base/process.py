@@ -31,7 +31,6 @@ GuestPath = NewType("GuestPath", PurePosixPath)
 
 
 def guest(text: str) -> GuestPath:
-    """Name a path as commands see it."""
     return GuestPath(PurePosixPath(text))
 
 

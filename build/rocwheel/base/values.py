@@ -66,7 +66,6 @@ class Value(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tru
 
     @property
     def sha256(self) -> str:
-        """The SHA-256 of `to_bytes`."""
         import hashlib  # milliseconds, which who only looks does not wait for
 
         return hashlib.sha256(self.to_bytes()).hexdigest()

@@ -32,7 +32,6 @@ def is_sha256(text: str) -> bool:
 
 
 def is_commit(text: str) -> bool:
-    """Return whether `text` is a whole git commit: 40 lower-case hexadecimal digits."""
     return re.fullmatch(r"[0-9a-f]{40}", text) is not None
 
 

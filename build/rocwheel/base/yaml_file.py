@@ -103,12 +103,10 @@ class Document(Plain, frozen=True, kw_only=True):
 
 
 def read(path: Path, kind: type[_T], *, name: str = "") -> _T:
-    """Read a YAML file as a value; errors call it `name`. Raises ConfigError."""
     return load(path, name=name).to(kind)
 
 
 def load(path: Path, *, name: str = "") -> Document:
-    """Read a YAML file. Raises ConfigError when it cannot be read or is not YAML."""
     try:
         text = files.read(path, most=MOST).decode("utf-8")
     except OSError as exc:
@@ -119,7 +117,6 @@ def load(path: Path, *, name: str = "") -> Document:
 
 
 def parse(text: str, *, name: str) -> Document:
-    """Parse a YAML document. Raises ConfigError."""
     try:
         loader = _loader(text)
         loader.name = name

@@ -70,8 +70,6 @@ _NEEDED = {"suite": known.suites, "python": known.pythons, "family": known.famil
 
 @dataclass(frozen=True, kw_only=True)
 class GateCommandOptions(TargetOptions):
-    """The options of `gate` and `gate skips verify`."""
-
     python: str
     manifest: str
     suite: tuple[str, ...]
@@ -403,8 +401,6 @@ def _row(suite: Suite, number: int) -> tuple[str, ...]:
 
 @dataclass(frozen=True, kw_only=True)
 class MergeOptions(TargetOptions):
-    """The shards of which set, suite and CPython are merged."""
-
     python: str
     manifest: str
     suite: str

@@ -25,7 +25,6 @@ if TYPE_CHECKING:  # each command imports only what it needs: `retag` takes as l
 
 
 def _there(wheels: list[Path]) -> list[Path]:
-    """Return the paths of wheels. Raises ConfigError for one that is not there."""
     for path in wheels:
         # A misspelt path says nothing about a wheel: it has not the exit code of a bad one.
         with named(path, ConfigError, hint="name an existing wheel"):
@@ -317,7 +316,6 @@ def diff(app: App, wheels: list[Path], exit_code: bool) -> int:
 
 
 def _set_of(wheels: list[Path]) -> tuple[Manifest | None, list[Path]]:
-    """Return the manifest of a wheelhouse that was named, and its wheels. Raises WheelError."""
     folders = [path for path in _there(wheels) if path.is_dir()]
     if not folders:
         return None, wheels

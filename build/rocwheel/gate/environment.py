@@ -194,13 +194,11 @@ def make(
         "UV_INDEX_STRATEGY": "unsafe-best-match",
     }
 
-    def uv_(*words: str | Path, timeout: float | None = None) -> Command:
-        argv = (uv.find_uv_bin(), "--no-config", *map(str, words))
-        return Command(argv=argv, env=variables, timeout=timeout)
-
     def run(what: str, *words: str | Path) -> None:
+        argv = (uv.find_uv_bin(), "--no-config", *map(str, words))
+        command = Command(argv=argv, env=variables, timeout=left())
         with here.console.step(what):
-            here.runner.run(uv_(*words, timeout=left()), log=request.logs / "install.log")
+            here.runner.run(command, log=request.logs / "install.log")
 
     binary = ("--only-binary", ":all:", "--python", str(python))
     texts = ("-c", folder / "constraints.txt", "-o", every, folder / "wheels.txt")
@@ -238,15 +236,10 @@ def make(
         run("requirements of what is installed", "pip", "check", "--python", python)
     except CommandError as exc:
         raise _unmet(exc) from exc
-    ask = "import sysconfig; print(sysconfig.get_path('platlib'))"
-    site = Path(here.runner.capture(Command(argv=(str(python), "-c", ask))).strip())
+    made = existing(python, env={}, runner=here.runner)
     if provided.root:
-        (site / "rocm").symlink_to(provided.root)
-    found = here.runner.capture(
-        uv_("pip", "list", "--quiet", "--format=freeze", "--python", python)
-    )
-    packages = tuple(sorted(found.split(), key=str.lower))
-    return Environment(python=python, site=site, packages=packages)
+        (made.site / "rocm").symlink_to(provided.root)
+    return made
 
 
 def configured(runner: Runner) -> tuple[dict[str, str], tuple[str, ...]]:
@@ -348,17 +341,17 @@ def _digest(path: Path) -> str:
         return ""
 
 
-def of_image(python: Path, *, env: Mapping[str, str], runner: Runner) -> Environment:
-    """Return an environment that was there before, such as an image's. Raises InfraError.
+def existing(python: Path, *, env: Mapping[str, str], runner: Runner) -> Environment:
+    """Look at an environment, such as an image's. Raises InfraError.
 
     `env` is that of its tests: of a package that is there twice, the first one is imported.
     """
     script = (
         "import importlib.metadata as m, re, sysconfig; print(sysconfig.get_path('platlib'));"
-        "named = [(re.sub('[-_.]+', '-', str(d.name)).lower(), f'{d.name}=={d.version}')"
-        " for d in m.distributions()]; print(*sorted(dict(named[::-1]).values(), key=str.lower))"
+        "named = [(re.sub('[-_.]+', '-', str(d.name)).lower(), d.version)"
+        " for d in m.distributions()]; print(*sorted(map('=='.join, dict(named[::-1]).items())))"
     )
-    ask = Command(argv=(str(python), "-c", script), env=env)
+    ask = Command(argv=(str(python), "-c", script), env=env, cwd=python.parent)  # imported from
     try:
         site, packages = runner.capture(ask).splitlines()
     except (CommandError, ValueError) as exc:

@@ -134,7 +134,6 @@ class GateRequest(Plain, frozen=True, kw_only=True):
 
     @property
     def demand(self) -> Demand:
-        """The demand on the results; a number of tests is demanded of whole suites only."""
         demand = self.suite.demands.of(self.wheels.jax_version)
         if self.shard.count > 1:
             return demand.of_part()

@@ -130,8 +130,6 @@ def run(request: GateRequest, here: Here, watcher: Watcher) -> GateResult:
 
 @dataclass(kw_only=True)
 class _Gate(Setup):
-    """A gate that runs, step by step."""
-
     watcher: Watcher
     until: float
     work: Path = Path()
@@ -203,7 +201,7 @@ class _Gate(Setup):
         request, here, own = self.request, self.here, self.work / "environment"
         with here.console.step("The environment", key="environment"):
             if request.installed:  # its files cannot be written: an image's root is read-only
-                self.environment = environment.of_image(
+                self.environment = environment.existing(
                     request.installed, env=_folders(request), runner=here.runner
                 )
                 self.prepared = f"that of {request.installed}"

@@ -115,7 +115,6 @@ def _run(request: GateRequest, here: Here) -> GateResult:
 
 
 def run_unstored(request: GateRequest, here: Here) -> GateResult:
-    """Run one gate and store nothing."""
     with storing.alone(request.output), _interruptible(request):
         return _run(request, here)
 

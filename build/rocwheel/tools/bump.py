@@ -146,7 +146,6 @@ def bump(kind: str, fact: Fact, to: str, context: BumpContext) -> tuple[str, ...
 
 
 def difference(context: BumpContext) -> str:
-    """Return what the new texts change, as a unified diff."""
     root = context.here.home.root
     lines: list[str] = []
     for path, text in sorted(context.texts.items()):

@@ -99,7 +99,6 @@ def buildable(ci: Path, *, is_offered: bool = False) -> Table:
 
 
 def gpus(families: Iterable[Family]) -> Table:
-    """Return which GPUs a family has."""
     rows = ((item.name, ", ".join(item.products), ", ".join(item.targets)) for item in families)
     return Table(title="GPUs", header=("family", "products", "gfx targets"), rows=tuple(rows))
 
@@ -126,7 +125,6 @@ def looked_at(places: Iterable[Place]) -> tuple[Looked, ...]:
 
 
 def released(looked: Iterable[Looked]) -> Table:
-    """Return what is released, with the suites that passed on each CPython."""
     rows = []
     for place, known, passed in looked:
         for python in known.pythons:
@@ -136,7 +134,6 @@ def released(looked: Iterable[Looked]) -> Table:
 
 
 def images(looked: Iterable[Looked]) -> Table:
-    """Return the components of each runtime image of a released set. Raises StoreError."""
     from rocwheel.night import image_record as record
 
     jax = {(place.index, known.id): known.jax for place, known, _ in looked}

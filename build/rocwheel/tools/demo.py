@@ -92,7 +92,6 @@ class DemoResult(Plain, frozen=True, kw_only=True):
         yield f"to install the set: {self.pip}"
 
     def document(self) -> dict[str, Any]:
-        """Return the same for a program."""
         contents = dist.contents(self.wheelhouse, self.manifest)
         places = {"index": self.index, "pip": self.pip, "page": str(self.page)}
         families = {"families": to_builtins(self.families)} if self.families else {}
@@ -188,8 +187,6 @@ def wheels(prepared: Prepared, here: Here) -> dist.Result:
 
 
 class DemoNight(Plain, frozen=True, kw_only=True):
-    """The parts of a demo's night."""
-
     recipe: WheelRecipe
     setting: planning.PlanInput
     folder: Path  # of the store, and of what is written beside it

@@ -74,7 +74,6 @@ class Turn(Plain, frozen=True, kw_only=True):
 
 
 def kinds(names: Sequence[str]) -> tuple[WheelKind, ...]:
-    """Return the kinds of wheel of these names. Raises ConfigError."""
     known = tuple(kind.value for kind in WheelKind)
     for name in (name for name in names if name not in known):
         raise ConfigError(f"{name!r}: unknown wheel", hint=suggest(name, known))

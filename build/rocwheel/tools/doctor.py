@@ -61,8 +61,6 @@ WITHOUT_WORKSPACE: Final = (9,)
 
 
 class Row(Plain, frozen=True, kw_only=True):
-    """One line of a table: what was checked, and what was found."""
-
     name: str
     found: str
     remedy: str = ""  # empty where nothing is wrong
@@ -199,7 +197,6 @@ def _rocm(planned: Plan, tree: source.SourceTree, runner: HostRunner) -> Iterato
 
 
 def disk(cache: Path, needed: int) -> Row:
-    """Check that a cache's disk has enough room."""
     free = shutil.disk_usage(existing(cache)).free
     return Row(
         name="disk",
@@ -209,7 +206,6 @@ def disk(cache: Path, needed: int) -> Row:
 
 
 def existing(folder: Path) -> Path:
-    """Return the folder, or the next one above it that is there."""
     return next(path for path in (folder, *folder.parents) if path.exists())
 
 

@@ -50,8 +50,6 @@ HEADER: Final = ("what", "size", "unused for", "")
 
 @dataclass(frozen=True, kw_only=True)
 class CacheItem:
-    """One thing in the cache: its kind, size and last use."""
-
     kind: str
     path: Path
     bytes: int
@@ -59,13 +57,11 @@ class CacheItem:
     in_use: bool
 
     def row(self, *, now: float) -> tuple[str, ...]:
-        """Return it in a table below `HEADER`."""
         days = max(0.0, now - self.used) / DAY
         name = f"{self.kind}/{self.path.name}" if KINDS[self.kind] else self.kind
         return name, size(self.bytes), f"{days:.1f} days", "in use" if self.in_use else ""
 
     def document(self) -> dict[str, object]:
-        """Return the same for a program."""
         return {**asdict(self), "path": str(self.path), "used": int(self.used)}
 
 

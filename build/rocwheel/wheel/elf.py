@@ -81,7 +81,6 @@ class Budget(Counter[str]):
     """
 
     def take(self, what: str, count: int) -> None:
-        """Use up some of the budget. Raises ElfError where too little is left."""
         self[what] += count
         if self[what] > getattr(LIMITS, what):
             raise ElfError(f"tables with more {what.rpartition('_')[2]} than are read")
@@ -398,7 +397,6 @@ class _Strings:
         self._budget = budget
 
     def at(self, offset: int, *, limit: int = NAME) -> str:
-        """Return the name at an offset, at most `limit` bytes long."""
         if not 0 <= offset < len(self._data):
             raise ElfError(f"a name outside its string table (at {offset})")
         end = self._data.find(b"\0", offset, offset + limit + 1)

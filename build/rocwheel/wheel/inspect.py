@@ -197,7 +197,6 @@ class _Reader:
         self._code = code
 
     def read(self, member: ZipMember) -> ElfFacts | None:
-        """Read one member; its facts when it is an ELF file."""
         pieces = self._checked(member)
         front = next(pieces, b"")
         if front.startswith(MAGIC):

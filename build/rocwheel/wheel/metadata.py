@@ -223,7 +223,6 @@ def sound_mode(mode: int) -> int:
 
 
 def read_record(archive: ZipArchive, folder: str) -> tuple[bytes, tuple[RecordRow, ...]]:
-    """Return the RECORD of a wheel and its rows."""
     data = archive.read(f"{folder}/RECORD")
     return data, rows_of(data, name=f"{archive.path}: RECORD", files=len(archive.members))
 
@@ -303,7 +302,6 @@ def dist_info(names: Iterable[str], *, path: object) -> str:
 
 
 def row_of(path: str, content: Iterable[bytes], *, algorithm: str = "sha256") -> RecordRow:
-    """Return the RECORD row of a file with this content, given in pieces."""
     digest = hashlib.new(algorithm)
     size = 0
     for piece in content:
@@ -318,12 +316,10 @@ def _lines(text: str) -> list[str]:
 
 
 def version(text: str) -> Version | None:
-    """Return a version by PEP 440; None where the text is not a version."""
     return _parsed(Version, text)
 
 
 def specifiers(text: str) -> SpecifierSet | None:
-    """Return a set of version specifiers by PEP 440; None where it is invalid."""
     from packaging.specifiers import SpecifierSet
 
     parsed = _parsed(SpecifierSet, text)

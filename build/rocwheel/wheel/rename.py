@@ -55,7 +55,6 @@ class Rename(NamedTuple):
         return f"{self.source} -> {self.after} (new: {changed or 'nothing'})"
 
     def path(self, member: str) -> str:
-        """Return where a member of the old wheel is in the new one."""
         return self.before.moved(member, self.after.stem)
 
     def document(self, folder: Path) -> dict[str, object]:
@@ -226,7 +225,6 @@ class _Draft:
                 archive.refuse(f"{member.name}: differs from RECORD, it was changed after packing")
 
     def edit(self, member: str, content: bytes) -> None:
-        """Give a member new content, where it is new."""
         if content != self._archive.read(member):
             self._edits[member] = content
 

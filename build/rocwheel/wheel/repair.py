@@ -37,8 +37,6 @@ _SYSTEMS: Final = ("pkg:deb/", "pkg:rpm/", "pkg:apk/")  # where auditwheel looks
 
 
 class RepairPlan(NamedTuple):
-    """A planned repair of one wheel."""
-
     report: WheelReport
     runpaths: Mapping[str, tuple[str, ...]]  # member -> the RUNPATH it gets
     modes: Mapping[str, int]  # member -> the type and permission bits it gets

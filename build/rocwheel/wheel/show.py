@@ -36,7 +36,6 @@ FEW: Final = 4  # entries of a list that are all shown; of a longer one, its len
 
 
 def document(report: WheelReport) -> dict[str, Any]:
-    """Return a report as JSON has it: sizes in bytes, versions as dotted numbers."""
     return {
         "path": str(report.path),
         "filename": report.path.name,

@@ -51,7 +51,6 @@ class AllowedRequirement(Value, frozen=True, kw_only=True):
     refuses: str
 
     def fits(self, specifier: SpecifierSet) -> bool:
-        """Return whether a requirement's specifier is as JAX needs it."""
         contains = partial(specifier.contains, prereleases=True)
         return not (self.admits and not contains(self.admits)) and not (
             self.refuses and contains(self.refuses)
@@ -70,8 +69,6 @@ class Registers(Value, frozen=True, kw_only=True):
 
 
 class RequiredMembers(Value, frozen=True, kw_only=True):
-    """What wheels of these JAX versions must have inside."""
-
     jax: SpecifierSet
     members: tuple[str, ...]  # `{rocm}` is the ROCm number
     pythons: tuple[str, ...] = ()  # minor versions of CPython 3 that must be admitted
@@ -79,8 +76,6 @@ class RequiredMembers(Value, frozen=True, kw_only=True):
 
 
 class KindPolicy(Value, frozen=True, kw_only=True):
-    """The rules for one kind of wheel."""
-
     size: int  # bytes, for as many gfx targets as `targets`
     targets: int = 0
     per_target: int = 0  # bytes, for each one more
@@ -95,7 +90,6 @@ class KindPolicy(Value, frozen=True, kw_only=True):
     extras: tuple[str, ...]  # patterns of names that an extra may require
 
     def budget(self, targets: int) -> int:
-        """Return how many bytes a wheel with code for so many gfx targets may have."""
         return self.size + self.per_target * max(0, targets - self.targets)
 
 
@@ -128,8 +122,6 @@ class Runpath(Value, frozen=True, kw_only=True):
 
 
 class WheelPolicy(Value, frozen=True, kw_only=True):
-    """The whole file."""
-
     schema: Literal[1]
     manylinux: Mapping[Level, Highest]
     symbol_versions: Mapping[str, tuple[str, ...]]  # by prefix, that any system has on x86_64
@@ -176,7 +168,6 @@ class WheelPolicy(Value, frozen=True, kw_only=True):
         return tuple(map(self.runpath.expanded, next(uses, ())))
 
     def required(self, kind: WheelKind, version: Version) -> RequiredMembers:
-        """Return the members that a wheel of this kind and version must have."""
         base = Version(version.base_version)
         uses = [each for each in self.kinds[kind].required if each.jax.contains(base)]
         members = dict.fromkeys(name for each in uses for name in each.members)

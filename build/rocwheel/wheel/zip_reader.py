@@ -155,14 +155,12 @@ class ZipArchive:
         )
 
     def bytes_at(self, offset: int, size: int) -> bytes:
-        """Read exactly `size` bytes of the file."""
         data = os.pread(self._fd, size, offset)
         if len(data) != size:
             self.refuse(f"cut short: {size} bytes expected at offset {offset}")
         return data
 
     def raw(self, offset: int, end: int, *, step: int = READ) -> Iterator[bytes]:
-        """Yield bytes of the file between two offsets, piece by piece."""
         while offset < end:
             piece = self.bytes_at(offset, min(step, end - offset))
             offset += len(piece)

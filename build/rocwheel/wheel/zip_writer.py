@@ -57,8 +57,6 @@ def write(parts: Iterable[ZipPart], archive: ZipArchive, target: int) -> None:
 
 
 class _Writer:
-    """Appends members to a file and remembers their central records."""
-
     def __init__(self, archive: ZipArchive, target: int) -> None:
         self._archive, self._target = archive, target
         self._at = 0
@@ -132,7 +130,6 @@ def _refuse_huge(size: int) -> None:
 
 
 def same_bytes(first: Path, second: Path) -> bool:
-    """Return whether two files have the same bytes. Raises OSError."""
     import filecmp  # which most runs do not need
 
     filecmp.clear_cache()  # it goes by size and time

@@ -68,15 +68,14 @@ def test_the_page_needs_nothing_from_elsewhere(html):
 
 
 def test_libraries_are_exercised_only_where_they_were_seen():
-    found = {
-        item.name: item for item in gate_page.libraries_of(rich(), {"MIOpen": "", "rocThrust": "h"})
-    }
-    assert found["hipFFT"].status == "exercised"
-    assert (found["hipFFT"].tests, found["hipFFT"].exercised) == (3, 1)
-    assert found["hipBLAS"].status == "nominal"
-    assert found["hipBLAS"].bad == 1
-    assert found["MIOpen"].status == "no test"
-    assert found["rocThrust"].note == "h"
+    known = {"MIOpen": "", "rocThrust": "h"}
+    found = {item["name"]: item for item in gate_page.libraries_of(rich(), known)}
+    assert found["hipFFT"]["status"] == "exercised"
+    assert (found["hipFFT"]["tests"], found["hipFFT"]["exercised"]) == (3, 1)
+    assert found["hipBLAS"]["status"] == "nominal"
+    assert found["hipBLAS"]["bad"] == 1
+    assert found["MIOpen"]["status"] == "no test"
+    assert found["rocThrust"]["note"] == "h"
 
 
 def test_a_run_on_other_hardware_never_reads_like_one_on_the_familys_gpus():
@@ -161,14 +160,13 @@ def test_a_bad_state_without_a_failing_test_is_annotated_as_well():
 def test_a_failure_has_the_line_that_runs_it_again_its_process_and_what_ran_before():
     results = rich()
     bad = next(test for test in results.failures if "test_bad" in test.test)
-    found = Trails(results, LAST).of(bad)
-    assert shlex.split(found.again) == [
+    found = Trails(results, LAST)
+    assert shlex.split(found.again(bad.test)) == [
         "rocwheel", "gate", "--suite=smoke", "--wheels=/my wheels",
         "--test=test_b.py::Case::test_bad[a::b]",
     ]  # fmt: skip
-    _, first = found.ends[0]
-    assert (first.lane, first.process, first.log) == ("gpu0", 1, "001-gpu0.log")
-    assert first.before == "test_b.py::test_flaky"
+    first = found.place(bad.test, bad.attempts[0])
+    assert (first.log, first.before) == ("001-gpu0.log", "test_b.py::test_flaky")
     assert first.number > 1
     html = gate_page.render(results, FOUND, {}, LAST).decode()
     assert 'href="logs/001-gpu0.log"' in html
@@ -176,7 +174,7 @@ def test_a_failure_has_the_line_that_runs_it_again_its_process_and_what_ran_befo
 
 def test_what_is_new_against_the_last_run_is_told():
     results = rich()
-    changes = {t.test: Trails(results, LAST).of(t).change for t in results.failures}
+    changes = {test.test: Trails(results, LAST).change(test) for test in results.failures}
     assert changes["test_b.py::test_hang"] == "timed-out in the last run too"
     assert changes["test_b.py::test_crash"].startswith("new")
     html = gate_page.render(results, FOUND, {}, LAST).decode()

@@ -100,7 +100,7 @@ def test_the_page_of_merged_shards_leads_to_the_logs_of_each(shop, manifest, log
             assert log.read_bytes() == b"said %d" % attempt.process
             assert f"shards/{attempt.lane[0]}-of-2" in str(log.resolve())
         own = {f"in {test.attempts[0].lane[0]}", ""}  # of the last test of a process alone
-        assert {place.ended for _, place in trails.of(test).ends} <= own
+        assert {trails.place(test.test, item).ended for item in test.attempts} <= own
 
 
 def test_the_page_of_folders_that_were_merged_leads_to_their_logs(tmp_path, logs):

@@ -94,8 +94,6 @@ PACKAGES: Final = {"docker": "docker.io", "podman": "podman"}  # of Debian and U
 
 
 class EngineKind(Enum):
-    """The engines rocwheel knows."""
-
     DOCKER = "docker"
     PODMAN = "podman"
 
@@ -118,7 +116,6 @@ class ContainerEngine(Plain, frozen=True, kw_only=True):
     env: Mapping[str, str] = {}  # which its client needs
 
     def command(self, *arguments: str, timeout: float | None = None) -> Command:
-        """Start the client."""
         return Command(argv=(self.program, *arguments), env=self.env, timeout=timeout)
 
     def remove(self, container: str) -> Command:

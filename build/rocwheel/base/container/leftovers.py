@@ -123,7 +123,6 @@ def abandoned(place: Path) -> tuple[Path, ...]:
 
 
 def clear(place: Path) -> None:
-    """Remove what `abandoned` finds."""
     for folder in abandoned(place):
         with suppress(OSError):
             _remove(folder)
@@ -193,7 +192,6 @@ def leftovers(engine: ContainerEngine, *, cache: Path, runner: Runner) -> tuple[
 def remove(
     engine: ContainerEngine, items: Sequence[Leftover], *, cache: Path, runner: Runner
 ) -> None:
-    """Remove leftovers, and nothing else."""
     for item in items:
         if item.kind == "container":
             runner.run(engine.remove(item.identity), check=False)

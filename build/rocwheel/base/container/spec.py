@@ -69,8 +69,6 @@ class User(Plain, frozen=True, kw_only=True):
 
 
 class ContainerLimits(Plain, frozen=True, kw_only=True):
-    """What the container may use of the machine."""
-
     cpus: str = ""  # "" is no limit
     memory: str = ""
     shm: str = "1g"

@@ -47,8 +47,6 @@ class AbsentError(DownloadError):
 
 
 class Retry(Plain, frozen=True, kw_only=True):
-    """How patient to be: attempts without progress, and pauses that double in between."""
-
     attempts: int = 6
     pause: float = 0.5  # seconds
     longest: float = 30.0

@@ -110,7 +110,6 @@ class Download:
 
     @property
     def kept(self) -> int:
-        """Return how many bytes are here already."""
         return self._part.size
 
     def begin(self) -> Fingerprint:
@@ -182,7 +181,6 @@ class Download:
             raise ChangedError
 
     def close(self) -> None:
-        """Give the connection back."""
         if self._answer:
             self._answer.close()
 

@@ -30,12 +30,10 @@ MINIATURE_PACKAGES: Final = (
 
 
 def present() -> bool:
-    """Return whether this machine is Debian or one of its descendants."""
     return Path("/etc/debian_version").is_file()
 
 
 def missing(packages: Sequence[str], *, runner: Runner) -> tuple[str, ...]:
-    """Return the packages that dpkg does not report as installed."""
     query = ("dpkg-query", "--show", "--showformat=${Package} ${db:Status-Status}\n", *packages)
     done = runner.run(Command(argv=query), check=False)  # exits 1 when it does not know one of them
     installed = done.output.splitlines()

@@ -178,8 +178,6 @@ def preferred(name: str, candidates: Sequence[_T], path: Callable[[_T], str]) ->
 
 
 class CompilerPair(Plain, frozen=True, kw_only=True):
-    """A C compiler, its C++ twin, and their major version."""
-
     cc: GuestPath
     cxx: GuestPath
     major: int

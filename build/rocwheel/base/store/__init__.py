@@ -256,7 +256,6 @@ def advance(count: Counter | None, size: int) -> None:
 
 
 def differs(where: str, there: str, expected: str) -> ObjectDiffersError:
-    """Return the error for other bytes under a name that is written once."""
     return ObjectDiffersError(
         f"{where}: other bytes are stored there: SHA-256 {there}, not {expected}",
         hint="a name is never used for other bytes: build with a new version (--wheel-suffix)",

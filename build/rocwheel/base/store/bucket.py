@@ -126,7 +126,6 @@ class Bucket:
     # Requests
 
     def clock(self) -> datetime | None:
-        """Return the server's time. Raises StoreError."""
         return _now(self._ask())
 
     def _ask(self) -> Any:
@@ -198,7 +197,6 @@ class Bucket:
         return _info(key, answer), _blocks(answer["Body"], self.locate(key))
 
     def part(self, info: ObjectInfo, start: int, size: int) -> bytes:
-        """Read some bytes of an object that still is what `info` says."""
         end = str(start + size - 1)
         try:
             return b"".join(self.get(info.key, start=start, end=end, etag=info.etag)[1])
@@ -405,7 +403,6 @@ def status(exc: ClientError) -> int:
 
 
 def checksum(sha256: str) -> str:
-    """Spell a SHA-256 as S3 does."""
     return base64.b64encode(bytes.fromhex(sha256)).decode()
 
 

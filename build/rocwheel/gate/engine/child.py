@@ -188,7 +188,6 @@ class Child:
         return (self._events,) if self._pidfd is None else (self._events, self._pidfd)
 
     def send(self, **command: Any) -> None:
-        """Send as much of a command as the worker reads; `flush` sends the rest."""
         self._unsent += json.dumps(command).encode() + b"\n"
         self.flush()
 
@@ -214,7 +213,6 @@ class Child:
         return self._log.part(start, end)
 
     def stack(self) -> str:
-        """Return what the interpreter wrote about its threads, on request or in a crash."""
         return self._stacks.part(0, None)
 
     def dump(self) -> None:

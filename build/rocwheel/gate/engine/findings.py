@@ -44,7 +44,6 @@ class Findings:
         return self._clock() - self._started
 
     def fault(self, state: State, message: str) -> None:
-        """Note a fault beyond the outcome of any single test."""
         self._faults.append(Fault(state=state, message=protocol.one_line(message)))
 
     def collect_error(self, file: str, message: str, detail: str) -> None:

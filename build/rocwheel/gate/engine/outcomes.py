@@ -81,7 +81,6 @@ class Outcomes:
     def collected(
         self, file: str, tests: Mapping[str, int], *, tags: Mapping[str, Sequence[str]]
     ) -> None:
-        """Record the tests of a file, each with its line."""
         for test, line in tests.items():
             self._entries[test] = _Entry(file=file, tags=tuple(tags.get(test, ())), line=line)
 
@@ -199,7 +198,6 @@ class Outcomes:
         return len(self._entries)
 
     def results(self, *, not_run: Mapping[str, str]) -> tuple[TestResult, ...]:
-        """Return every test; `not_run` maps a file or a test without an attempt to the reason."""
         tests = [
             TestResult(
                 test=test,
@@ -222,7 +220,6 @@ class Outcomes:
 
     @property
     def unfinished(self) -> tuple[str, ...]:
-        """Tests that no process has finished."""
         return tuple(
             test
             for test, entry in self._entries.items()

@@ -114,8 +114,6 @@ class LaneMode(enum.Enum):
 
 @dataclass(kw_only=True, slots=True)
 class LaneWork:
-    """The state of one lane; the engine changes it."""
-
     lane: Lane
     mode: LaneMode = LaneMode.FREE
     since: float = 0.0  # when the mode began
@@ -280,7 +278,6 @@ class Scheduler:
             self._waiting.insert(0, piece)
 
     def drop_file(self, lane: str) -> None:
-        """Forget the file that `lane` holds: it cannot be collected."""
         self._held.pop(lane, None)
 
     @property

@@ -98,7 +98,6 @@ _DECODER: Final = msgspec.json.Decoder(Event)
 
 
 def parse(line: bytes) -> Event:
-    """Parse one message. Raises BrokenProtocolError that shows it."""
     try:
         event: Event = _DECODER.decode(line)
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as exc:

@@ -74,8 +74,6 @@ class Accelerator(Plain, frozen=True, kw_only=True):
 
 
 class Allotment(Plain, frozen=True, kw_only=True):
-    """Devices this process may use, and the masks it was started with."""
-
     devices: tuple[Accelerator, ...]
     masks: Mapping[str, str] = {}
     ill: tuple[str, ...] = ()  # of GPUs that are left out, why

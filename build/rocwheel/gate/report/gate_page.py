@@ -7,14 +7,12 @@ by one from data in the page.
 import json
 import shlex
 from collections.abc import Mapping
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
 import msgspec
-from msgspec.structs import asdict
 
 from rocwheel.base import assets
 from rocwheel.base.console import count, duration
-from rocwheel.base.values import Plain
 from rocwheel.records.results import Attempt, Fault, LastRun, Outcome, Results, TestResult
 from rocwheel.records.verdict import SILENT, State
 
@@ -38,22 +36,6 @@ MEANINGS: Final = {
 SHARD_PASSED: Final = "none of its tests went wrong; how many must run is asked of all shards"
 
 
-class LibraryUse(Plain, frozen=True, kw_only=True):
-    name: str
-    tests: int
-    exercised: int  # tests in whose process the library was seen
-    passed: int
-    bad: int
-    note: str
-
-    @property
-    def status(self) -> str:
-        """`exercised` when a passing or failing test really used it, else only `nominal`."""
-        if not self.tests:
-            return "no test"
-        return "exercised" if self.exercised else "nominal"
-
-
 # What to do about a state; a machine that is not well is no failure of wheels or tests.
 TO_DO: Final = {
     State.PASS: "",
@@ -70,29 +52,21 @@ TO_DO: Final = {
 }
 
 
-class AttemptPlace(Plain, frozen=True, kw_only=True):
-    lane: str
-    process: int
+class Place(NamedTuple):
     ended: str  # how the process did, where this was its last test; "" elsewhere
     log: str  # its file, in the folder `logs` beside the page
     number: int  # of the tests in its process, from 1
     before: str  # the test that ran there before it, "" for the first
-    ms: int
-
-
-class Trail(Plain, frozen=True, kw_only=True):
-    test: TestResult
-    again: str  # the line that runs it again, "" when unknown
-    change: str  # against the last run of the cell, "" when there is none
-    ends: tuple[tuple[Attempt, AttemptPlace], ...]
 
 
 class Trails:
+    """What the page says of a test: how to run it again, what is new, where its attempts ran."""
+
     def __init__(self, results: Results, last: LastRun | None) -> None:
-        self._command = results.environment.get("command", "")
+        self._command = shlex.split(results.environment.get("command", ""))
         self._last = last
         # by lane, process, start and test
-        self._places: dict[tuple[str, int, int, str], AttemptPlace] = {}
+        self._places: dict[tuple[str, int, int, str], Place] = {}
         processes = {(item.lane, item.number): item for item in results.processes}
         ran = [(attempt, test.test) for test in results.tests for attempt in test.attempts]
         ran.sort(key=lambda item: item[0].start_ms)  # at the same millisecond in the file's order
@@ -102,35 +76,30 @@ class Trails:
             where = attempt.lane, attempt.process
             known, (number, earlier) = processes.get(where), before.get(where, (0, ""))
             before[where] = (number + 1, name)
-            self._places[attempt.lane, attempt.process, attempt.start_ms, name] = AttemptPlace(
-                lane=attempt.lane,
-                process=attempt.process,
-                ended=known.ended if known and last_of[where] == (attempt.start_ms, name) else "",
+            is_last = last_of[where] == (attempt.start_ms, name)
+            self._places[attempt.lane, attempt.process, attempt.start_ms, name] = Place(
+                ended=known.ended if known and is_last else "",
                 log=known.log if known else "",
                 number=number + 1,
                 before=earlier,
-                ms=attempt.duration_ms,
             )
 
-    def of(self, test: TestResult) -> Trail:
-        change = ""
-        if self._last:
-            was = self._last.bad.get(test.test)
-            change = f"{was} in the last run too" if was else "new: not so in the last run"
-        ends = tuple((item, self.place(test.test, item)) for item in test.attempts)
-        return Trail(test=test, again=self.again(test.test), change=change, ends=ends)
+    def change(self, test: TestResult) -> str:
+        """Compare a test with the last run of its cell; "" where there is none."""
+        if not self._last:
+            return ""
+        was = self._last.bad.get(test.test)
+        return f"{was} in the last run too" if was else "new: not so in the last run"
 
     def again(self, test: str) -> str:
-        """Return the line that runs one test again, with the same wheels."""
-        words = shlex.split(self._command)
+        words = self._command
         return shlex.join(["rocwheel", *words, f"--test={test}"]) if words else ""
 
-    def place(self, test: str, attempt: Attempt) -> AttemptPlace:
+    def place(self, test: str, attempt: Attempt) -> Place:
         return self._places[attempt.lane, attempt.process, attempt.start_ms, test]
 
 
 def against(results: Results, last: LastRun | None) -> str:
-    """Compare with the last run of the cell, in a sentence."""
     if last is None:
         return "There is no earlier run of this suite, family and CPython to compare with."
     new = sum(test.test not in last.bad for test in results.failures)
@@ -158,7 +127,6 @@ def colour(state: State) -> str:
 def render(
     results: Results, judged: Fault, libraries: Mapping[str, str], last: LastRun | None = None
 ) -> bytes:
-    """Render the page; `last` is the run of the same cell it is compared with."""
     trails = Trails(results, last)
     is_passed_shard = judged.state is State.PASS and results.shard
     minute = 60_000
@@ -171,16 +139,17 @@ def render(
         results=results,
         judged=judged,
         counts=[(name, number) for name, number in results.counts.by_outcome().items() if number],
-        first=trails.of(results.failures[0]) if results.failures else None,
+        trails=trails,
+        first=results.failures[0] if results.failures else None,
         colour=colour,
         to_do=TO_DO[judged.state],
         against=against(results, last) if results.tests else "",
         meaning=SHARD_PASSED if is_passed_shard else MEANINGS[judged.state],
         elsewhere=elsewhere(results),
         number=len(results.failures),
-        failures=[trails.of(test) for test in results.failures[:SHOWN]],
+        failures=results.failures[:SHOWN],
         shown=SHOWN,
-        flaky=[trails.of(t) for t in results.tests if t.outcome is Outcome.FLAKY],
+        flaky=[test for test in results.tests if test.outcome is Outcome.FLAKY],
         left=[test for test in results.tests if test.outcome is Outcome.NOT_RUN],
         libraries=libraries_of(results, libraries),
         figures=[
@@ -209,23 +178,23 @@ def elsewhere(results: Results) -> str:
     return ELSEWHERE.get(results.environment.get("backend", ""), "")
 
 
-def libraries_of(results: Results, known: Mapping[str, str]) -> tuple[LibraryUse, ...]:
+def libraries_of(results: Results, known: Mapping[str, str]) -> list[dict[str, Any]]:
     """Return what each ROCm library's tests say; `known` ones are listed also without a test."""
     tagged: dict[str, list[TestResult]] = {}
     for test in results.tests:
         for name in test.libraries:
             tagged.setdefault(name, []).append(test)
-    return tuple(
-        LibraryUse(
-            name=name,
-            tests=len(tests := tagged.get(name, [])),
-            exercised=sum(name in test.evidence for test in tests),
-            passed=sum(test.outcome is Outcome.PASSED for test in tests),
-            bad=sum(test.outcome.bad for test in tests),
-            note=known.get(name, ""),
-        )
-        for name in sorted({*tagged, *(known if tagged else ())}, key=str.lower)
-    )
+    rows = []
+    for name in sorted({*tagged, *(known if tagged else ())}, key=str.lower):
+        tests = tagged.get(name, [])
+        seen = sum(name in test.evidence for test in tests)  # in the process of a test
+        rows.append({
+            "name": name, "note": known.get(name, ""), "tests": len(tests), "exercised": seen,
+            "status": "no test" if not tests else "exercised" if seen else "nominal",
+            "passed": sum(test.outcome is Outcome.PASSED for test in tests),
+            "bad": sum(test.outcome.bad for test in tests),
+        })  # fmt: skip
+    return rows
 
 
 def _data(results: Results, trails: Trails) -> str:
@@ -240,7 +209,7 @@ def _data(results: Results, trails: Trails) -> str:
             "again": trails.again(test.test) if test.outcome.bad else "",
             "reason": test.why,
             "attempts": [
-                {**msgspec.to_builtins(attempt), **asdict(trails.place(test.test, attempt))}
+                {**msgspec.to_builtins(attempt), **trails.place(test.test, attempt)._asdict()}
                 for attempt in test.attempts
                 if attempt.outcome.bad or len(test.attempts) > 1
             ],

@@ -35,7 +35,6 @@ class Shard(Plain, frozen=True, kw_only=True):
 
     @classmethod
     def parse(cls, text: str) -> Shard:
-        """Parse `2/4`. Raises ConfigError."""
         match = re.fullmatch(r"([1-9][0-9]*)/([1-9][0-9]*)", text)
         if not match or int(match[1]) > int(match[2]):
             raise ConfigError(f"{text!r}: not a shard", hint="write 1/4 to 4/4")

@@ -69,7 +69,6 @@ def name_of(results: Results) -> str:
 
 
 def read_last(place: Place | None, name: str, cache: Path) -> LastRun | None:
-    """Return the last whole run of that name; None where none is known."""
     with suppress(ConfigError):
         if data := _kept(place, name, cache):
             return LastRun.from_bytes(data, name=name)
@@ -77,7 +76,6 @@ def read_last(place: Place | None, name: str, cache: Path) -> LastRun | None:
 
 
 def keep_last(place: Place | None, name: str, cache: Path, run: LastRun) -> None:
-    """Keep a run as the last of that name. Raises StoreError, OSError."""
     store, at = _where(place, name, cache)
     swap(store, at, lambda _old: run.to_bytes(), headers=Headers(content_type=JSON))
 

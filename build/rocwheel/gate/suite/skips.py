@@ -162,7 +162,6 @@ class SkipAudit(Value, frozen=True, kw_only=True):
         )
 
     def lines(self) -> Iterator[str]:
-        """Yield a table, and the entries that are to be corrected."""
         now = {test: outcome.value for test, outcome in self.tests.items()}
         rows = (now | dict.fromkeys(self.passing, "passes now")).items()
         yield from columns(("test", "now"), list(rows))

@@ -177,7 +177,6 @@ def known(home: Home, suite: Suite, entries: Iterable[Skip]) -> KnownSuite:
 
 
 def load_known(home: Home, *, today: date) -> dict[str, KnownSuite]:
-    """Return every suite of ours as promotion knows it. Raises ConfigError."""
     from rocwheel.gate.suite import skips
 
     entries = skips.load(home.ci, today=today)

@@ -164,7 +164,6 @@ def tests_list(results: Results) -> bytes:
 
 
 def collected(results: Results) -> str:
-    """Return the SHA-256 of the list of its tests, "" where there is none."""
     return files.sha256(tests_list(results)) if results.tests else ""
 
 
@@ -267,7 +266,6 @@ def merge_results(runs: Sequence[Results], count: int, demand: Demand) -> Result
 def merge_verdicts(
     verdicts: Sequence[Verdict], results: Results, judged: Fault, demand: Demand
 ) -> Verdict:
-    """One verdict for the joined results. Raises ConfigError for shards of different sets."""
     first = next((verdict for verdict in verdicts if verdict.wheels), verdicts[0])
     for other in verdicts:
         for name in ("manifest", "family", "python", "suite", "jax_version"):

@@ -76,7 +76,6 @@ def write(folder: Path, reports: Mapping[str, bytes], verdict: Verdict | None) -
 
 
 def results_in(path: Path) -> Results:
-    """Return the results in a folder that `write` wrote, or in a file. Raises ConfigError."""
     file = path / RESULTS if path.is_dir() else path
     return Results.from_bytes(_bytes(file), name=str(file))
 
@@ -129,7 +128,6 @@ def put(
 
 
 def shard_of(place: Place, verdict: Verdict) -> Results:
-    """Return the stored results of a shard. Raises ConfigError, StoreError."""
     name = verdict.reports["json"]
     results = Results.from_bytes(place.store.read(name)[0], name=place.store.locate(name))
     top = place.report(verdict.manifest, verdict.python, verdict.suite, "")

@@ -44,8 +44,6 @@ class Expectation(Plain, frozen=True, kw_only=True):
 
 
 class Libraries(Plain, frozen=True, kw_only=True):
-    """The shared objects of a wheel, and what they are judged by."""
-
     report: WheelReport
     policy: WheelPolicy
     expected: Expectation

@@ -35,8 +35,6 @@ LEFTOVERS: Final = re.compile(
 
 
 class Judge(Libraries, frozen=True, kw_only=True):
-    """One wheel against policy and expectation."""
-
     def findings(self) -> Iterator[Finding]:
         for check in (
             self._names, self._metadata, self._pythons, self._tags, self._layout, self._modes,

@@ -15,8 +15,6 @@ class Severity(enum.Enum):
 
 
 class Finding(NamedTuple):
-    """One broken rule in one wheel."""
-
     rule: str
     severity: Severity
     message: str  # begins with the member it is about, where there is one
@@ -105,6 +103,5 @@ _SEVERITIES: Final = {
 
 
 def finding(rule: str, message: str, *, warn: bool = False) -> Finding:
-    """Return a finding with its rule's remedy and severity; with `warn` it is no error."""
     severity = Severity.WARNING if warn else _SEVERITIES.get(rule, Severity.ERROR)
     return Finding(rule, severity, brief(message), RULES[rule])

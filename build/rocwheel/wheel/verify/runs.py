@@ -47,8 +47,6 @@ _MODULE: Final = re.compile(
 
 
 class Running(NamedTuple):
-    """The tools that wheels are run with."""
-
     runner: Runner
     policy: WheelPolicy
     folder: Path | None = None  # for scratch folders

@@ -88,7 +88,6 @@ class LibraryWatch:
         return [str(name) for name in dict.fromkeys(names)]
 
     def traced(self, names: list[str]) -> dict[str, int]:
-        """Return the size of every trace file of these libraries."""
         sizes = {path: 0 for n in names for path in self._table.get(n, {}).get("traces", ())}
         for path in sizes:
             with suppress(OSError):

@@ -9,6 +9,7 @@ from typing import Any
 
 HIGH_DESCRIPTOR = 800  # a test that closes the first few hundred descriptors misses ours
 LOST_PIPE = 71  # exit status of a process whose pipe a test has closed or replaced
+MOST_TEXT = 4096  # characters of one line
 MOST_FIGURE = (1 << 53) - 1  # as `rocwheel.base.values.MOST`: what every reader of JSON can hold
 
 # Tests replace what they like, `os.getpid` included: what the worker itself needs it keeps.
@@ -93,4 +94,7 @@ def one_line(text: str) -> str:
 
 
 def readable(text: str) -> str:
-    return one_line(" ".join(str(text).split()))
+    """Return what a test says in one line of a length that a report can show."""
+    words = " ".join(str(text).split())
+    cut = len(words) > MOST_TEXT
+    return one_line(f"{words[:MOST_TEXT]}… ({len(words)} characters)" if cut else words)

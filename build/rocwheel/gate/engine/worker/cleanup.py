@@ -61,7 +61,6 @@ class Stacks:
 
     @property
     def closed(self) -> bool:
-        """Return whether a test has closed or replaced its descriptor."""
         return self._now() != self._identity
 
     def _now(self) -> tuple[int, int]:

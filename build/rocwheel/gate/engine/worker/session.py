@@ -162,7 +162,6 @@ class Session:
     # --- commands --------------------------------------------------------------------------------
 
     def bye(self) -> None:
-        """Report what this process loaded and counted; nothing is imported for that."""
         paths = {name: getattr(sys.modules.get(name), "__file__", None) for name in self._watch}
         modules = {name: str(path) for name, path in paths.items() if path}
         bridge = sys.modules.get("jax._src.xla_bridge")

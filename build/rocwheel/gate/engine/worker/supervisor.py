@@ -31,7 +31,6 @@ IGNORED = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGQUIT, signal.
 
 
 def children(pid: int) -> list[int]:
-    """Return direct children of a process, adopted ones included."""
     pids: list[int] = []
     try:
         for task in Path(f"/proc/{pid}/task").iterdir():

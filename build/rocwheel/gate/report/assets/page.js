@@ -43,7 +43,7 @@
     for (const attempt of test.attempts) {
       const line = make("p");
       line.append(make("span", attempt.outcome, "outcome " + attempt.outcome),
-        ` on ${attempt.lane}, process ${attempt.process}, ${seconds(attempt.ms)}`,
+        ` on ${attempt.lane}, process ${attempt.process}, ${seconds(attempt.duration_ms)}`,
         attempt.before ? `, after ${attempt.before}` : "");
       if (attempt.log) {
         const log = make("a", "log");
