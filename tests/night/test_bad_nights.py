@@ -16,7 +16,7 @@ from rocwheel import __version__
 from rocwheel.base import console
 from rocwheel.base.values import replace
 from rocwheel.base.versions import timestamp
-from rocwheel.night import page, standing, truth, upkeep
+from rocwheel.night import page, standing, truth
 from rocwheel.night.slurm import Job
 from rocwheel.records.verdict import State
 from rocwheel.release.index import channels
@@ -108,7 +108,7 @@ def test_a_green_night_is_green_everywhere_and_says_nothing(places):
     assert what.night.colour == "good"
     assert {cell.word for cell in what.night.cells} == {"pass"}
     assert "Nothing changed since one" in what.markdown(PAGE)
-    assert upkeep.problems(nights, NOW, LIMIT, {}) == []
+    assert truth.problems(nights, NOW, LIMIT, {}) == []
     assert b"brightgreen" in page.badge(what)
 
 
@@ -188,26 +188,26 @@ def test_a_clock_that_is_behind_cannot_say_how_old_a_night_is(places):
     nights, publish = places
     night(nights, "one", "local", {}, NOW - timedelta(hours=6))
     publish("one")
-    assert upkeep.problems(nights, NOW - timedelta(hours=6, minutes=59), LIMIT, {}) == []
-    lines = upkeep.problems(nights, NOW - timedelta(days=3), LIMIT, {})
+    assert truth.problems(nights, NOW - timedelta(hours=6, minutes=59), LIMIT, {}) == []
+    lines = truth.problems(nights, NOW - timedelta(days=3), LIMIT, {})
     assert lines == ["one: is 66 h 0 min ahead of this machine's clock: set the clock"]
 
 
 def test_check_says_what_no_cell_says(places):
     nights, publish = places
-    assert "has no night" in upkeep.problems(nights, NOW, LIMIT, {})[0]
+    assert "has no night" in truth.problems(nights, NOW, LIMIT, {})[0]
     night(nights, "one", "slurm", {}, NOW - timedelta(hours=6))
-    assert "has no summary" in upkeep.problems(nights, NOW, LIMIT, {})[0]
+    assert "has no summary" in truth.problems(nights, NOW, LIMIT, {})[0]
     for spoilt, said in ((b'{"night": "on', "not JSON"), (b'{"schema": 1}', "is 1, and this")):
         nights.put_summary("one", spoilt)
-        assert said in upkeep.problems(nights, NOW, LIMIT, {})[0]
+        assert said in truth.problems(nights, NOW, LIMIT, {})[0]
     publish("one")
     held = {UNIT: Job(cell=UNIT, attempt=1, number="12", why="launch failed requeued held")}
-    assert "requeued held" in upkeep.problems(nights, NOW, LIMIT, held)[0]
-    assert "old" in upkeep.problems(nights, NOW + timedelta(days=2), LIMIT, {})[0]
+    assert "requeued held" in truth.problems(nights, NOW, LIMIT, held)[0]
+    assert "old" in truth.problems(nights, NOW + timedelta(days=2), LIMIT, {})[0]
     plan = nights.plan("one")[0]
     nights.add(replace(plan, night="two", made=timestamp(NOW - timedelta(hours=3))))
-    assert "never ran" in upkeep.problems(nights, NOW, LIMIT, {})[0]
+    assert "never ran" in truth.problems(nights, NOW, LIMIT, {})[0]
 
 
 @pytest.mark.parametrize(
@@ -226,21 +226,21 @@ def test_a_night_whose_client_or_engine_was_killed_says_the_line_that_goes_on(
     for key in [info.key for info in nights.store.keys(nights.key("one", "cells/"))]:
         if any(f"/{name}/" in key for name in plan_only):
             nights.store.delete(key)
-    lines = upkeep.problems(Nights(nights.store), NOW, LIMIT, waits)
+    lines = truth.problems(Nights(nights.store), NOW, LIMIT, waits)
     assert lines == ([f"one: stands still with 5 cells to do: `{said}`"] if said else [])
-    blind = upkeep.problems(Nights(nights.store), NOW, LIMIT, waits, has_slurm=False)
+    blind = truth.problems(Nights(nights.store), NOW, LIMIT, waits, has_slurm=False)
     assert [("Slurm cannot be asked here" in text, "stands still" in text) for text in blind] == (
         [(engine == "slurm", engine != "slurm")] if said else []
     )
     nights.order("one", Order(action="stop", by="ann", reason="disk", time=timestamp(NOW), seen=0))
-    stopped = upkeep.problems(Nights(nights.store), NOW, LIMIT, waits)
+    stopped = truth.problems(Nights(nights.store), NOW, LIMIT, waits)
     go_on = "`nightly retry one --reason=WHY`"
     assert stopped == [f"one: was stopped by ann with 5 cells to do: {go_on}"], "at once"
     nights.order(
         "one", Order(action="go-on", by="ann", reason="mended", time=timestamp(NOW), seen=0)
     )
     early = NOW - timedelta(minutes=60 - young)
-    assert upkeep.problems(Nights(nights.store), early, LIMIT, waits) == []
+    assert truth.problems(Nights(nights.store), early, LIMIT, waits) == []
 
 
 @pytest.mark.parametrize("record", ["1.begun.json", "1.json"])
@@ -285,7 +285,7 @@ def test_an_excused_absence_is_shown_and_is_not_red(places):
     assert all(item.green for item in standing.stand(nights.book("one")).values())
     assert "excused by ann until 2026-12-31" in body
     assert truth.known(nights, ["one"], print)[0].colour == "good"
-    assert upkeep.problems(nights, NOW, LIMIT, {}) == []
+    assert truth.problems(nights, NOW, LIMIT, {}) == []
 
 
 def test_failures_with_one_signature_are_one_cause_with_range_authors_and_a_line():

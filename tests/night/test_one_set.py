@@ -14,10 +14,11 @@ from rocwheel.base.console import silent
 from rocwheel.base.values import replace
 from rocwheel.base.versions import timestamp
 from rocwheel.cli import main
-from rocwheel.night import planning, truth, upkeep
+from rocwheel.night import planning, truth
 from rocwheel.night import settings as settings_file
 from rocwheel.records.manifest import BUILD_RECORD
-from rocwheel.release.ledger.nights import Book, NightPlan, Nights, WheelRecipe
+from rocwheel.release import retention
+from rocwheel.release.ledger.nights import Book, NightPlan, WheelRecipe
 from rocwheel.release.ledger.state import Action
 from rocwheel.release.operations import Who
 
@@ -59,7 +60,7 @@ def test_a_family_that_has_it_is_left_alone_and_the_other_goes_on(one):
     seen, plan = one.plan()
     states = {name: seen.sets[name, one.manifest.sha256].state for name in RECIPE.families}
     assert states == {X.name: "released", Y.name: "staged"}
-    runs = [cell.name for cell in plan.cells if planning.is_to_run(cell)]
+    runs = [cell.name for cell in plan.cells if cell.is_to_run]
     assert not [name for name in runs if name.startswith("build")]
     assert {plan.cell(name).family for name in runs if name.startswith("promote")} == {Y.name}
     one.shop.gate(one.manifest, Y)
@@ -70,7 +71,7 @@ def test_a_family_that_has_it_is_left_alone_and_the_other_goes_on(one):
     seen, plan = one.plan()
     assert seen.sets[X.name, one.manifest.sha256].state == "rolled back"
     assert seen.sets[Y.name, one.manifest.sha256].state == "released"
-    assert {c.kind for c in plan.cells if planning.is_to_run(c)} == {"prune", "page"}
+    assert {c.kind for c in plan.cells if c.is_to_run} == {"prune", "page"}
 
 
 def test_the_summary_says_of_each_family_what_its_users_have(one):
@@ -92,7 +93,8 @@ def test_the_summary_says_of_each_family_what_its_users_have(one):
 def test_what_is_for_several_families_is_pruned_once_for_all(one):
     store = one.shop.store
     who = Who(by="me", now=datetime.now(tz=timezone.utc))  # the store's clock is this one
-    _, _, sets = upkeep.plan_pruning(Nights(store), one.shop.channel, [X.name, Y.name], 60, who)
+    pairs = [pair for name in (X.name, Y.name) for pair in one.shop.channel.pairs(store, name)]
+    sets = retention.plans(pairs, one.shop.channel, who=who, orphans=False)
     places = [plan.place for plan in sets]
     roots = [place.root for place in places]
     assert len(roots) == len(set(roots))

@@ -112,7 +112,7 @@ def test_a_night_without_changes_prunes_and_makes_the_page(setting):
         sets={(name, MANIFEST): SetSeen(state="released") for name in RECIPE.families},
     )
     plan = made(setting, seen)
-    assert {cell.kind for cell in plan.cells if planning.is_to_run(cell)} == {"page", "prune"}
+    assert {cell.kind for cell in plan.cells if cell.is_to_run} == {"page", "prune"}
     assert plan.cell("build.jax").why == f"staged before as {MANIFEST[:12]}"
 
 

@@ -24,7 +24,7 @@ from support.night import PROGRAM, World
 from rocwheel.base.process import HostRunner
 from rocwheel.base.store.opening import open_store
 from rocwheel.night import slurm as engine
-from rocwheel.night import standing, upkeep
+from rocwheel.night import standing, truth
 from rocwheel.night.slurm import STUCK
 from rocwheel.records.verdict import State
 from rocwheel.release.ledger.nights import Nights
@@ -424,7 +424,7 @@ def lines_of_check(world: World, cluster) -> list[str]:
     nights, runner = Nights(open_store(world.store)), HostRunner({**os.environ, **cluster.env})
     waits = engine.waiting(nights, "one", runner)
     later = datetime.now(tz=timezone.utc) + timedelta(minutes=16)
-    said = "".join(upkeep.problems(nights, later, 36 * 3600, waits))
+    said = "".join(truth.problems(nights, later, 36 * 3600, waits))
     lines = re.findall(r"`(nightly run one)`", said)
     return lines + engine.release_lines(engine.held(waits), runner)
 

@@ -7,6 +7,7 @@ import shlex
 import shutil
 import sys
 from collections.abc import Callable, Iterator, Mapping
+from datetime import datetime, timedelta
 from pathlib import Path
 from typing import Any, Final
 
@@ -20,6 +21,7 @@ from rocwheel.base.download import Client, Retry
 from rocwheel.base.errors import CommandError, ConfigError, HostError
 from rocwheel.base.process import Command, base_env
 from rocwheel.base.values import replace
+from rocwheel.base.versions import moment, timestamp
 from rocwheel.cli import (
     as_called,
     bisect,  # noqa: F401 - its command is of the same group
@@ -53,13 +55,24 @@ from rocwheel.cli.target import (
     store_options,
 )
 from rocwheel.night import cell as cells
-from rocwheel.night import image_record, page, planning, resolving, slurm, standing, truth, upkeep
+from rocwheel.night import image_record, page, planning, resolving, slurm, standing, truth
 from rocwheel.night import settings as settings_file
 from rocwheel.night.standing import CellStanding
 from rocwheel.records.verdict import State
 from rocwheel.release import retention
-from rocwheel.release.ledger.nights import Book, HostMark, NightPlan, Phase, check_name
+from rocwheel.release.ledger.nights import (
+    INDEX,
+    Book,
+    HostMark,
+    NightPlan,
+    Nights,
+    Order,
+    Phase,
+    check_name,
+)
+from rocwheel.release.operations import Who, check_clock
 
+ABANDONED: Final = timedelta(days=3)  # after which a night that is not over may be pruned
 SCHEDULERS: Final = ("local", "slurm", "github")
 
 
@@ -134,7 +147,7 @@ def _say_planned(app: App, made: NightPlan, state: str, *, explain: bool) -> Non
         for c in sorted(made.cells, key=lambda cell: (not cell.absent, bool(cell.kept)))
     ]
     absent = [cell for cell in made.cells if cell.absent]
-    runs, kept = sum(map(planning.is_to_run, made.cells)), sum(bool(c.kept) for c in made.cells)
+    runs, kept = sum(c.is_to_run for c in made.cells), sum(bool(c.kept) for c in made.cells)
     lines = list(columns(("cell", "what", "why"), rows)) if explain else []
     missing = f", {len(absent)} absent" if absent else ""
     lines.append(f"{made.night} {state}: {count(runs, 'cell')} to run, {kept} kept{missing}")
@@ -241,7 +254,7 @@ def run(
             f"{book.plan.night}: was stopped by {held.by}: {held.reason}",
             hint=f"let it go on: `nightly retry {book.plan.night} --reason=WHY`",
         )
-    engine = engine or ("slurm" if "slurm" in upkeep.engines(book) else "local")
+    engine = engine or ("slurm" if "slurm" in truth.engines(book) else "local")
     if engine == "github":
         return _github(app, book, only)
     if only:
@@ -431,7 +444,7 @@ def status(app: App, night: str, target: StoreOptions) -> int:
         lines += [f"  {text}" for text, _ in what.found(cause)]
     app.emit(document_of(book, standings, what), "\n".join(lines))
     bad = any(item.settled and not item.green for item in standings.values())
-    bad |= any(item.cause in upkeep.STOPPED for item in standings.values())
+    bad |= any(item.cause in truth.STOPPED for item in standings.values())
     return CommandError.exit_code if bad or what.night.nothing_built else 0
 
 
@@ -479,7 +492,7 @@ def check(app: App, max_age: float, target: StoreOptions) -> int:
     names = where.nights.names()
     waits = slurm.waiting(where.nights, names[-1], whole(app)) if names else {}
     is_known = bool(waits) or slurm.answers(whole(app))
-    problems = upkeep.problems(where.nights, app.now(), max_age, waits, has_slurm=is_known)
+    problems = truth.problems(where.nights, app.now(), max_age, waits, has_slurm=is_known)
     problems = [as_called(text, app) for text in problems]
     night = names[-1] if names else ""
     text = f"{night}: nothing beyond what `nightly status` shows" if not problems else ""
@@ -501,6 +514,15 @@ def _orders(function: Callable[..., None]) -> Callable[..., None]:
     return night_argument(store_options(person_options(click.pass_obj(function))))
 
 
+def _signed(action: str, who: Who) -> dict[str, Any]:
+    """Return person, reason and time. Raises ConfigError without a reason."""
+    if not who.reason.strip():
+        raise ConfigError(
+            f"{action}: no reason given", hint="add --reason; it is kept with the night"
+        )
+    return {"by": who.by, "reason": who.reason, "time": timestamp(who.now)}
+
+
 def _order(
     app: App,
     action: str,
@@ -518,7 +540,14 @@ def _order(
             f"{night}: is not stopped, and no cell to retry is named",
             hint=f"name one that is red: `nightly status {night}`",
         )
-    made = upkeep.order(book, action, cell, person.who(app))
+    item = book.plan.cell(cell) if cell else None
+    if item and item.kept:
+        raise ConfigError(
+            f"{item.name}: was done before {night}: {item.why}",
+            hint=f"to repeat all of it: `nightly plan --from {night} --night NAME`",
+        )
+    seen = len(book.attempts.get(cell, ()))
+    made = Order(action=action, cell=cell, seen=seen, **_signed(action, person.who(app)))
     said = f"{night}: {action} {cell}".rstrip() + f" by {made.by}: {made.reason}"
     where.nights.order(night, made)
     app.emit({"night": night, "action": action, "cell": cell, "by": made.by}, said)
@@ -560,7 +589,7 @@ def clear(app: App, host: str, target: StoreOptions, person: PersonOptions) -> N
     if host not in (held := where.nights.quarantined()):
         hint = f"held back: {', '.join(sorted(held)) or 'no host'}"
         raise ConfigError(f"{host}: is not held back", hint=hint)
-    mark = HostMark(host=host, quarantined=False, **upkeep.signed("clear", person.who(app)))
+    mark = HostMark(host=host, quarantined=False, **_signed("clear", person.who(app)))
     where.nights.mark_host(mark)
     app.emit({"host": host, "by": mark.by}, f"{host}: gets cells again")
 
@@ -606,9 +635,13 @@ def prune(
     With --family it also removes wheel sets that the channel's retention no longer keeps.
     """
     where, who = NightTarget(app, target), PersonOptions(reason="retention").who(app)
-    nights, stay, sets = upkeep.plan_pruning(where.nights, where.channel, families_, keep, who)
-    for name in stay:
+    check_clock(where.store, (INDEX,), now=who.clock, where=where.store.url)
+    nights = list(where.nights.names()[:-keep])
+    for name in [name for name in nights if _may_go_on(where.nights, name, who.now)]:
         app.console.info(f"{name}: is not over, stays")
+        nights.remove(name)
+    pairs = (pair for name in families_ for pair in where.channel.pairs(where.store, name))
+    sets = list(retention.plans(pairs, where.channel, who=who, orphans=False))
     lines = [*(f"night {name}" for name in nights), *(line for of in sets for line in of.lines())]
     if dry_run:
         return app.emit_plan(lines)
@@ -618,6 +651,18 @@ def prune(
     if nights:
         where.nights.forget(nights)
     return app.emit({"nights": nights}, f"{count(len(nights), 'night')} pruned")
+
+
+def _may_go_on(nights: Nights, name: str, now: datetime) -> bool:
+    """Return whether a night is young and has cells to run other than its own pruning."""
+    try:
+        plan, _ = nights.plan(name)
+        if now - moment(plan.made) >= ABANDONED:
+            return False
+        standings = standing.stand(nights.book(name)).values()
+    except ConfigError:  # edited, or partly deleted: nothing goes on in it
+        return False
+    return any(not item.settled for item in standings if item.cell.kind != "prune")
 
 
 @group("report")

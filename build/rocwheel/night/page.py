@@ -6,7 +6,7 @@ nights stored as with four hundred. What may be released and what blocks it is c
 
 import json
 import re
-from collections import Counter, defaultdict
+from collections import defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from datetime import datetime
 from typing import Any, Final
@@ -45,41 +45,29 @@ def render(
 ) -> bytes:
     """Render the page; `summaries` are oldest first, `root` is the URL that keys lie below."""
     seen = tuple(summaries)
-    facts = Truth(summaries=seen, where=where, findings=findings or {}) if summaries else None
-    newest = facts.night if facts else None
-    changes, recipes = (facts.changes, facts.night.recipes) if facts else ([], ())
-    names = [family.family for family in newest.families] if newest else []
-    cells = {cell.name for cell in newest.cells} if newest else set()
-    old = {item.name: item for night in summaries[:-1] for item in night.recipes}
+    facts = Truth(summaries=seen, where=where, findings=findings or {}) if seen else None
+    recipes = {item.name: item for item in facts.night.recipes} if facts else {}
+    old = {item.name: item for night in seen[:-1] for item in night.recipes}
     page = template("night/assets/night.html").render(
         css=style("gate/report/assets/page.css", "night/assets/night.css"),
         js=text("night/assets/night.js"),
-        title=f"{newest.short}: {title}" if newest else title,
+        title=f"{facts.night.short}: {title}" if facts else title,
         channel=title,
         made=timestamp(now),
         max_age_hours=36,
         facts=facts,
-        newest=newest,
+        newest=facts.night if facts else None,
         groups=_groups(facts) if facts else [],
-        counts=Counter((cell.word, cell.colour) for cell in (newest.cells if newest else ())),
         causes=facts.causes if facts else [],
-        quiet=[c for c in changes if c.change.value in {"fixed", "slower"}],
-        gone=[c for c in changes if c.cell.name not in cells],
-        recipes={item.name: item for item in recipes},
+        recipes=recipes,
         ranges={
-            item.name: list(bisect.ranges(item, old[item.name])) if item.name in old else []
-            for item in recipes
+            name: list(bisect.ranges(item, old[name])) if name in old else []
+            for name, item in recipes.items()
         },
-        gpus=list(_gpu_minutes(newest)) if newest else [],
-        nights=[
-            {
-                "night": item,
-                "colours": [(name, truth.worst(item.of_family(name))) for name in names],
-            }
-            for item in reversed(summaries)
-        ],
-        shown=len(summaries),
-        trend=min(TREND, len(summaries)),
+        gpus=list(_gpu_minutes(facts.night)) if facts else [],
+        nights=seen[::-1],
+        worst=truth.worst,
+        trend=min(TREND, len(seen)),
         duration=duration,
         size=size,
         url=lambda key: f"{root}{quote(key)}" if key else "",

@@ -509,17 +509,12 @@ def _earlier(seen: SetSeen, suite: str, python: str) -> tuple[str, str]:
     return "", why
 
 
-def is_to_run(cell: Cell) -> bool:
-    """Return whether a cell has anything to run in this night."""
-    return not (cell.kept or cell.absent)
-
-
 def github_outputs(plan: NightPlan, family: str = "") -> dict[str, str]:
     """Return a plan's outputs for a workflow's jobs: the night, its families, a matrix per kind.
 
     Without a family these are cells of no single family: each family has its own limit of jobs.
     """
-    names = sorted({cell.family for cell in plan.cells if cell.family and is_to_run(cell)})
+    names = sorted({cell.family for cell in plan.cells if cell.family and cell.is_to_run})
     values = {"night": plan.night, "families": json.dumps(names)}
     for kind in CELL_KINDS:
         rows = github_matrix(plan, kind, family)
@@ -530,7 +525,7 @@ def github_outputs(plan: NightPlan, family: str = "") -> dict[str, str]:
 
 def github_matrix(plan: NightPlan, kind: str, family: str = "") -> dict[str, list[dict[str, str]]]:
     """Return the cells of a kind and family, or none. Raises ConfigError above GitHub's limit."""
-    cells = [c for c in plan.cells if (c.kind, c.family) == (kind, family) and is_to_run(c)]
+    cells = [c for c in plan.cells if (c.kind, c.family) == (kind, family) and c.is_to_run]
     large = [c for c in cells if c.needs.cpus > HOSTED_CPUS and not c.needs.label]
     if large:
         raise ConfigError(

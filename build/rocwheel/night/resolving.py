@@ -143,7 +143,7 @@ class _Resolver:
         self.pins = source.pins_of(self.ci)
         self.commit_of = cache(partial(git.resolve_ref, runner=self.here.runner))
         self.image_of = cache(partial(one_image, here=self.here))
-        self.day_of = cache(partial(_day_of, here=self.here))
+        self.day = cache(self._day)
         self.quiet_days = settings.quiet_days  # of a page that says nothing else
 
     def stream_of(self, item: SetSettings) -> ReleaseStream | None:
@@ -166,7 +166,7 @@ class _Resolver:
                 why = f"JAX {pin.version} has no lock file for CPython {python}"
                 yield _absent(item, why, python=str(python))
         today = self.here.now().date()
-        if isinstance(item.jax, Branch) and (day := self._day(item.jax)):
+        if isinstance(item.jax, Branch) and (day := self.day(item.jax)):
             said = f"{item.jax.repository}, {item.jax.name}", "does JAX go on in another branch?"
             yield from _quiet(f"{item.name}.jax", day, item.jax.quiet_days, today, said)
         if not item.rocm.tarballs:
@@ -270,7 +270,7 @@ class _Resolver:
             pythons=pythons,
             argv=words,
             xla_commit=(pin.xla_commit or "") if pin and not isinstance(item.jax, Branch) else "",
-            jax_newest=str(self._day(item.jax) or "") if isinstance(item.jax, Branch) else "",
+            jax_newest=str(self.day(item.jax) or "") if isinstance(item.jax, Branch) else "",
             tool=world.tool,
             tool_repository=world.tool_repository,
         )
@@ -291,9 +291,15 @@ class _Resolver:
         return programs.digest(map(str, (pair.cc, pair.cxx)))
 
     def _day(self, branch: Branch) -> date | None:
-        """Return the day of a branch's newest commit; None for a commit in place of a branch."""
+        """Return the day of a branch's newest commit; None for a commit, or where it is unknown."""
         commit = self.commit_of(branch.repository, branch.name)
-        return None if branch.name == commit else self.day_of(branch.repository, commit)
+        try:
+            given = branch.name == commit
+            return None if given else git.day_of(branch.repository, commit, runner=self.here.runner)
+        except SourceError as exc:  # a server that gives no single commit
+            where = branch.repository
+            self.here.console.warn(f"{where}: the day of its newest commit is not known: {exc}")
+            return None
 
     def _newest(self, page: str, listed: Mapping[str, ListedTarball]) -> date | None:
         if "://" not in page:
@@ -323,15 +329,6 @@ class _Resolver:
             raise ConfigError(f"{folder}: no such folder", hint="correct `source_dir`")
         tree = git.identify(folder, runner=self.here.runner)
         return folder.name, "", tree.digest or tree.commit, (f"--jax-source-dir={folder}",)
-
-
-def _day_of(repository: str, commit: str, here: Here) -> date | None:
-    """Return the day of a commit; None, and a note, where the server gives no single commit."""
-    try:
-        return git.day_of(repository, commit, runner=here.runner)
-    except SourceError as exc:
-        here.console.warn(f"{repository}: the day of its newest commit is not known: {exc}")
-        return None
 
 
 def one_tarball(where: str, sha256: str, world: World, asked: str = "") -> tuple[str, str, str]:

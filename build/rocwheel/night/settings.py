@@ -256,18 +256,15 @@ def load_pools(path: Path | None, settings: NightSettings) -> Pools:
     document = yaml_file.load(path)
     pools = document.to(Pools)
     runners = [runner for family in matrix.FAMILIES.values() for runner in family.runners]
-    known = {
-        "labels": {settings.build.label, *(runner.label for runner in runners)} - {""},
-        "partitions": {runner.partition for runner in runners} - {""},
-        "gres": {runner.gres for runner in runners},
-    }
-    for kind, names in known.items():
+    runners += [matrix.RunnerPool(settings.build.label)] if settings.build.label else []
+    for kind, field in ONE.items():
+        names = {getattr(runner, field) for runner in runners} - {""}
         for old, new in getattr(pools, kind).items():
             if old not in names:
                 hint = suggest(old, tuple(sorted(names)))
                 raise document.error(f"{old!r}: the matrix has no such name", kind, old, hint=hint)
             try:
-                replace(EXAMPLE, **{ONE[kind]: new})
+                replace(EXAMPLE, **{field: new})
             except ValueError as exc:
                 hint = "write a name GitHub or Slurm accepts"
                 raise document.error(str(exc), kind, old, hint=hint) from exc

@@ -15,13 +15,13 @@ from typing import Any, ClassVar, Final, Literal
 
 from amdgpu_family_matrix import Family
 from rocwheel.base.choices import ALL, TEST_KINDS
-from rocwheel.base.console import count
+from rocwheel.base.console import count, duration
 from rocwheel.base.errors import ConfigError
 from rocwheel.base.parallel import each
 from rocwheel.base.store import Store
 from rocwheel.base.values import Plain, Value, replace
 from rocwheel.base.versions import WheelKind, moment, timestamp
-from rocwheel.night import standing
+from rocwheel.night import slurm, standing
 from rocwheel.night.bisect import Bisection, BisectRequest
 from rocwheel.night.probes import VARIABLE
 from rocwheel.night.standing import CellStanding
@@ -33,6 +33,7 @@ from rocwheel.release.index.channels import Channel
 from rocwheel.release.ledger import log, manifests
 from rocwheel.release.ledger.nights import (
     LASTING,
+    LATE,
     Book,
     CauseClass,
     Nights,
@@ -52,6 +53,11 @@ REPAIRED: Final[Mapping[CauseClass | None, str]] = {
     CauseClass.STORE: "store",
 }
 UNDER_WAY: Final = frozenset({Phase.WAITING, Phase.RUNNING})
+NEVER_RAN: Final = 2 * 3600  # seconds after which a night that was planned should have begun
+# In which nothing of a night began or ended, though cells could: an engine here starts them within
+# seconds, a cluster's node may have to boot.
+STALLED: Final = {"local": timedelta(minutes=2), "slurm": timedelta(minutes=15)}
+STOPPED: Final = (CauseClass.LOST, CauseClass.STORE)  # nothing may be left that tries it again
 SLOWER: Final = (1.5, 300_000)  # a cell that took so many times as long, and so many ms more
 BIGGER: Final = 1.05  # a wheel that grew so many times
 
@@ -256,12 +262,11 @@ class Changed(Plain, frozen=True, kw_only=True):
 
 def _spoken(summary: NightSummary) -> dict[tuple[str, ...], CellSummary]:
     """Return one cell for each identity: of a suite the merge, or its worst gate."""
-    rank: dict[State | None, int] = {state: n for n, state in enumerate((None, *State))}
     cells: dict[tuple[str, ...], CellSummary] = {}
-    for cell in summary.cells:
+    for cell in sorted(summary.cells, key=lambda cell: cell.kind == "merge"):
         old = cells.get(cell.identity)
-        is_worse = old and old.kind == "gate" and rank[cell.state] > rank[old.state]
-        if old is None or cell.kind == "merge" or is_worse:
+        code = cell.state.exit_code if cell.state else -1
+        if not old or cell.kind == "merge" or code > (old.state.exit_code if old.state else -1):
             cells[cell.identity] = cell
     return cells
 
@@ -421,7 +426,6 @@ class Truth(Plain, frozen=True, kw_only=True, dict=True):
     @cached_property
     def causes(self) -> list[Cause]:
         """Why cells did not pass, by the signature of their reason: reds first, new ones first."""
-        changed = {item.cell.name: item for item in reversed(self.changes)}
         made: dict[str, Cause] = {}
         by_name: dict[str, Cause] = {}
         for cell in sorted(
@@ -441,12 +445,14 @@ class Truth(Plain, frozen=True, kw_only=True, dict=True):
             cause.cells.append(cell)
             by_name[cell.name] = cause
 
+        for cause in made.values():
+            names = {cell.name for cell in cause.cells}
+            cause.change = next((i for i in self.changes if i.cell.name in names), None)
+        order = [i.change for i in self.changes]
+
         def urgency(cause: Cause) -> tuple[bool, int]:
-            changes = [changed[cell.name] for cell in cause.cells if cell.name in changed]
-            order = list(CellChange)
-            cause.change = min(changes, key=lambda i: order.index(i.change), default=None)
-            change = cause.change.change if cause.change else CellChange.SAME
-            return cause.first.colour != "bad", order.index(change)
+            place = order.index(cause.change.change) if cause.change else len(order)
+            return cause.first.colour != "bad", place
 
         return sorted(made.values(), key=urgency)
 
@@ -691,3 +697,81 @@ def newest(nights: Nights, warn: Callable[[str], None]) -> NightSummary | None:
     if last is None and builds:
         last = NightSummary(night="", made="", written="", by="", tool="", cells=(), families=())
     return last and replace(last, builds=tuple(builds.values()))
+
+
+def problems(
+    nights: Nights,
+    now: datetime,
+    limit: float,
+    waits: Mapping[str, slurm.Job],
+    *,
+    has_slurm: bool = True,
+) -> list[str]:
+    """Yield what is wrong with the newest nights, each a line that names its cause.
+
+    `limit` is the largest age of the newest, in seconds; `waits` is what waits in Slurm, unknown
+    without `has_slurm`.
+    """
+    names = nights.names()
+    if not names:
+        return [f"{nights.store.url}: has no night"]
+    night, book = names[-1], nights.book(names[-1])
+    standings = standing.stand(book)
+    age = (now - moment(book.plan.made)).total_seconds()
+    over = all(item.settled or item.cell.kind == "page" for item in standings.values())
+    lines = [f"{job.cell}: held by the scheduler: {job}" for job in slurm.held(waits)]
+    if age > limit:
+        lines.append(f"{night}: the newest night is {duration(age)} old")
+    if -age > LATE.total_seconds():
+        lines.append(f"{night}: is {duration(-age)} ahead of this machine's clock: set the clock")
+    started = book.attempts or not any(cell.is_to_run for cell in book.plan.cells)
+    if not (started or waits) and age > min(limit, NEVER_RAN):
+        lines.append(f"{night}: was planned and never ran")
+    left = count(sum(not item.settled for item in standings.values()), "cell")
+    if stop := None if over else standing.stopped(book.orders):
+        again = f"`nightly retry {night} --reason=WHY`"
+        lines.append(f"{night}: was stopped by {stop.by} with {left} to do: {again}")
+    go_on = f"nightly run {night}"
+    if not (over or waits or stop) and _is_stalled(book, standings, now):
+        how = f"stands still with {left} to do: `{go_on}`"
+        if "slurm" in engines(book) and not has_slurm:
+            how = f"nothing runs of {left} to do, and Slurm cannot be asked here: check it there"
+        lines.append(f"{night}: {how}")
+    by_itself = waits or "github" in engines(book)  # a follower or a new job takes it up
+    lines += standing.grouped(
+        (name, f"{item.cause.value}: {item.reason}" + ("" if by_itself else f": `{go_on}`"))
+        for name, item in standings.items()
+        if item.cause in STOPPED and not item.settled
+    )
+    lines += standing.grouped(
+        (name, f"absent: {item.reason}")
+        for name, item in standings.items()
+        if item.phase is Phase.ABSENT and not item.green
+    )
+    if standing.nothing_built(standings):
+        lines.append(f"{night}: nothing was built")
+    judged = names[-1:] if over else names[-2:-1]  # one that goes on has no summary yet
+    unread: list[str] = []
+    if judged and not known(nights, judged, unread.append):
+        lines += unread or [f"{judged[0]}: has no summary: its page was never made"]
+    return lines
+
+
+def _is_stalled(book: Book, standings: Mapping[str, CellStanding], now: datetime) -> bool:
+    """Return whether nothing of a night has run for a while though cells are to be run.
+
+    On GitHub a cell may wait for its runner without limit.
+    """
+    tries = [item for items in book.attempts.values() for item in items]
+    moments = [moment(item.time) for t in tries for item in (t.begun, t.ended) if item]
+    runs = any(item.phase is Phase.RUNNING for item in standings.values())
+    began = engines(book)
+    if runs or not moments or "github" in began:
+        return False
+    patience = max((STALLED[name] for name in began if name in STALLED), default=timedelta(0))
+    return now - max(moments) > patience
+
+
+def engines(book: Book) -> set[str]:
+    """Return the engines that began attempts of a night."""
+    return {t.begun.engine for tries in book.attempts.values() for t in tries if t.begun}

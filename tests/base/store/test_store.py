@@ -244,9 +244,14 @@ def test_the_right_that_a_refusal_names_is_one_that_iam_has(servers, monkeypatch
             raise refused
         (right,) = re.findall(r"s3:(\w+)", caught.value.hint)
         assert right in ACTIONS, operation
-    for code, status in (("QuotaExceeded", 403), ("XMinioStorageFull", 507)):  # Ceph, MinIO
-        about = {"Error": {"Code": code}, "ResponseMetadata": {"HTTPStatusCode": status}}
-        with pytest.raises(FullError, match=code), store.translated("a", "PutObject"):
+    for code, status, said in (  # of Ceph, and of MinIO
+        ("QuotaExceeded", 403, ""), ("XMinioStorageFull", 507, "has reached its minimum"),
+        ("InternalError", 500, "cause(no space left on device)"),
+    ):  # fmt: skip
+        error = {"Code": code, "Message": said}
+        about = {"Error": error, "ResponseMetadata": {"HTTPStatusCode": status}}
+        match = f"{code} .*{re.escape(said)}"
+        with pytest.raises(FullError, match=match), store.translated("a", "PutObject"):
             raise ClientError(about, "PutObject")
 
 

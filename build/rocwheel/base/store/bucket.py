@@ -322,7 +322,8 @@ class Bucket:
             ) from exc
 
     def _meaning(self, where: str, operation: str, exc: ClientError) -> StoreError:
-        code, number = str(exc.response.get("Error", {}).get("Code", "")), status(exc)
+        number, error = status(exc), exc.response.get("Error", {})
+        code, said = error.get("Code", ""), error.get("Message", "")
         if code == "NoSuchBucket":
             return self._no_bucket()
         if number == NOT_FOUND:
@@ -343,9 +344,12 @@ class Bucket:
         else:
             hint = "the server refused it for good; trying again will not help"
         kind = StoreError if number >= SERVER_ERROR or number in PASSING else RefusedError
-        if number == FULL or "Quota" in code or "StorageFull" in code:  # of Ceph, and of MinIO
+        text = f"{number} {code or 'Error'} for {where}: {operation}"
+        # Ceph names a quota; MinIO has the system's own words in some of its 500s
+        if number == FULL or "Quota" in code or "no space left" in said.lower():
             kind, hint = FullError, "free some space in the store, or raise its quota"
-        return kind(f"{number} {code or 'Error'} for {where}: {operation}", hint=hint)
+            text += f": {said}" if said else ""
+        return kind(text, hint=hint)
 
     def _no_bucket(self) -> StoreError:
         return StoreError(

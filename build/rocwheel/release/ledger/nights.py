@@ -102,6 +102,11 @@ class Cell(Value, frozen=True, kw_only=True):
     absent: str = ""  # why it cannot be there, though the data expect it
     excused: str = ""  # whose excuse for that holds, and until when
 
+    @property
+    def is_to_run(self) -> bool:
+        """Return whether it has anything to run in its night."""
+        return not (self.kept or self.absent)
+
 
 class WheelRecipe(Value, frozen=True, kw_only=True):
     """What one wheel set is made from, resolved: nothing in it moves any more."""
