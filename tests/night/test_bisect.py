@@ -38,6 +38,7 @@ from rocwheel.release.ledger.nights import (
 )
 
 pytestmark = pytest.mark.xdist_group("bisect")
+GOOD_RUN = Run(answer=ProbeAnswer.GOOD)
 KILLS = int(os.environ.get("NIGHT_KILLS", "2"))  # 10 in the whole campaign
 
 
@@ -112,10 +113,10 @@ class Played:
 
     def __init__(
         self, nights, is_bad, broken=(), *, message="assert 1 == 2", refuses=lambda _: False,
-        pin=lambda _: "", source=lambda _: bisect.NO_XLA,
+        pin=lambda _: "", source=lambda _: bisect.NO_XLA, else_=lambda _: GOOD_RUN,
     ) -> None:  # fmt: skip
         self.nights = {item.side.manifest: item for item in nights}
-        self.is_bad, self.message = is_bad, message
+        self.is_bad, self.message, self.else_ = is_bad, message, else_
         self.refuses = lambda at: at.commit in broken or refuses(at)
         self.pin, self.source = pin, source  # the XLA that a commit of JAX names
         self.builds: list[str] = []
@@ -130,7 +131,7 @@ class Played:
             return Run(answer=ProbeAnswer.NOT_BUILT, why="Bazel failed")
         if self.is_bad(at):
             return Run(answer=ProbeAnswer.BAD, why=self.message, manifest=side.identity)
-        return Run(answer=ProbeAnswer.GOOD, manifest=side.identity)
+        return replace(self.else_(at), manifest=side.identity)
 
     def of(self, side: Side) -> At:
         if not side.build:
@@ -145,10 +146,10 @@ class Played:
 
 def find(nights, ask, good="a", builds=(), **more):
     asked = BisectRequest(test="t.py::test_a", good=good, bad="b", **more)
-    return bisect.find(
-        asked, nights, [], ask, builds=builds, xla_of=ask.xla_of,
-        line=lambda _, manifest: f"gate {manifest}", runner=HostRunner({}), note=lambda _: None,
-    )  # fmt: skip
+    line, note = lambda _, manifest: f"gate {manifest}", lambda _: None
+    return bisect.Search(asked, ask, [], line, HostRunner({}), note, ask.xla_of, builds).find(
+        nights
+    )
 
 
 @pytest.mark.parametrize("seed", range(4))
@@ -306,14 +307,11 @@ def test_another_failure_is_not_taken_for_the_first(history):
     ends = [night(history, "a", history.commits[0]), night(history, "b", history.commits[-1])]
     culprit, other = history.commits[20], history.commits[8]
 
-    class Two(Played):
-        def __call__(self, side, number):
-            run = super().__call__(side, number)
-            commit = self.of(side)[0]
-            is_other = history.has(other, commit) and not history.has(culprit, commit)
-            return Run(answer=ProbeAnswer.BAD, why="segmentation fault") if is_other else run
+    def else_(at):
+        crash = Run(answer=ProbeAnswer.BAD, why="segmentation fault")
+        return crash if history.has(other, at.commit) else GOOD_RUN
 
-    found = find(ends, Two(ends, lambda at: history.has(culprit, at.commit)))
+    found = find(ends, Played(ends, lambda at: history.has(culprit, at.commit), else_=else_))
     assert found.state == "range"
     assert {item.commit for item in found.commits} == set(history.commits[8:21])
     assert "another failure" in " ".join(found.told)
@@ -332,33 +330,22 @@ def test_a_flaky_test_gives_a_rate_or_is_not_reproduced_and_never_a_culprit(hist
 
 
 @pytest.mark.parametrize(
-    ("bad", "why"),
+    ("bad", "why", "other"),
     [
-        (lambda _: True, "both sides fail"),
-        (lambda _: False, "does not come again"),
-        (lambda c: c == 0, "swapped"),
+        (lambda _: True, "both sides fail", ProbeAnswer.GOOD),
+        (lambda _: False, "does not come again", ProbeAnswer.GOOD),
+        (lambda c: c == 0, "swapped", ProbeAnswer.GOOD),
+        (lambda c: c == 29, "night a: no such test; the test came later", ProbeAnswer.ABSENT),
     ],
 )
-def test_ends_that_are_not_as_said_end_it_at_once(history, bad, why):
+def test_ends_that_are_not_as_said_end_it_at_once(history, bad, why, other):
     ends = [night(history, "a", history.commits[0]), night(history, "b", history.commits[-1])]
-    found = find(ends, Played(ends, lambda at: bad(history.commits.index(at.commit))))
+    is_bad = lambda at: bad(history.commits.index(at.commit))  # noqa: E731
+    found = find(ends, Played(ends, is_bad, else_=lambda _: Run(answer=other)))
     assert found.state == "not reproduced"
     assert why in found.about
     assert not found.commits
     assert found.issue.startswith(f"# t.py::test_a: {found.about}")
-
-
-def test_a_test_that_the_good_end_lacks_is_told(history):
-    ends = [night(history, "a", history.commits[0]), night(history, "b", history.commits[-1])]
-
-    class Lacking(Played):
-        def __call__(self, side, number):
-            run = super().__call__(side, number)
-            return run if run.answer is ProbeAnswer.BAD else Run(answer=ProbeAnswer.ABSENT)
-
-    found = find(ends, Lacking(ends, lambda at: at.commit == history.commits[-1]))
-    assert (found.state, found.commits) == ("not reproduced", ())
-    assert "night a: no such test; the test came later: name a later good night" in found.about
 
 
 def test_in_a_history_that_was_rewritten_the_new_commits_are_searched(tmp_path):

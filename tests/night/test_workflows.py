@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import re
 import shutil
@@ -10,6 +11,7 @@ import sys
 from pathlib import Path
 
 import pytest
+from night.test_bisect import two_nights
 from support.night import PROGRAM, World
 from support.workflow import FOLDER, Walk, load
 
@@ -78,6 +80,11 @@ def test_a_workflow_has_no_rights_unless_a_job_asks_for_them(file):
 
 @pytest.mark.parametrize(("file", "job"), list(jobs()))
 def test_a_job_has_a_deadline_least_rights_and_no_expression_in_a_line(file, job):
+    starts = [step.get("run", "") for step in job.get("steps", ())]
+    if job["permissions"].pop("actions", ""):  # which starts a run of its own, and has nothing else
+        assert all(re.fullmatch(r'gh workflow run [^;&|]+ <<< "\$INPUTS"', line) for line in starts)
+        assert set(job["permissions"]) == {"contents"}
+        return
     assert set(job["permissions"]) <= {"contents", "id-token"}
     assert job["permissions"]["contents"] == "read"
     if "uses" in job:
@@ -182,7 +189,7 @@ def walk(tmp_path):
         f"ROCWHEEL_{name}_CHANNELS_FILE": str(channels)
         for name in (
             "NIGHTLY_PLAN", "NIGHTLY_RUN", "NIGHTLY_CELL", "NIGHTLY_CHANGES", "NIGHTLY_STATUS",
-            "NIGHTLY_CHECK", "NIGHTLY_REPORT_STATE", "PROMOTE",
+            "NIGHTLY_CHECK", "NIGHTLY_REPORT_STATE", "NIGHTLY_BISECT", "PROMOTE",
         )
     }  # fmt: skip
     config = {
@@ -259,6 +266,35 @@ def test_a_whole_night_goes_to_an_index_and_a_page_and_every_line_of_it_has_a_dr
     assert "Nothing changed since one." in told
     assert told in (run.cwd / "summary.md").read_text()
     dry_run_every_line(run, store)
+
+
+@pytest.mark.soak
+def test_runs_that_start_each_other_name_what_made_a_test_fail(walk, tmp_path):
+    """Each tries one set, a build on a builder or a test on a GPU's machine, and starts the next."""
+    world, run = walk
+    two_nights(world)
+    sent = tmp_path / "sent.json"
+    (tmp_path / "gh").write_text(f"#!/bin/sh\necho $* >{tmp_path}/line\nexec cat >{sent}\n")
+    (tmp_path / "gh").chmod(0o755)
+    run.env |= {"PATH": f"{tmp_path}:{run.env['PATH']}", "ROCWHEEL_NIGHTLY_BISECT_CONFIRM": "1"}
+    fields = load("bisect.yml")["on"]["workflow_dispatch"]["inputs"]
+    asked = dict.fromkeys(fields, "") | {"channel": "nightly", "bad": "two", "good": "one"}
+    asked["test"] = "unit.py::test_a[1-2 $HOME]"
+    world.script(rocm={"*-7.2.0*": "infra"})
+    stuck = run.workflow("bisect.yml", asked)
+    assert (stuck["gate"], stuck["next"]) == ("failure", "skipped"), "no round for nothing"
+    world.script(rocm={"*-7.2.0*": "fail"})
+    rounds = []
+    while run.workflow("bisect.yml", asked)["next"] == "success":
+        assert json.loads(sent.read_text()) == asked
+        assert "workflow run bisect.yml" in (tmp_path / "line").read_text()
+        rounds += [step.job for step in run.ran[-3:] if step.job in {"build", "gate"}]
+    assert (rounds.count("build"), rounds[:2]) == (2, ["gate", "gate"])
+    assert run.ran[-1].job == "ask"
+    summary = (run.cwd / "summary.md").read_text()
+    assert f"# {asked['test']} fails since ROCm (7.1.5 → 7.2.0)" in summary
+    done = world.nightly("bisect", "--bad=latest", "--test=t", "--engine=github")
+    assert (done.code, "name the nights" in done.err) == (2, True)
 
 
 def test_images_are_made_after_the_promotion_by_jobs_that_alone_log_in_to_a_registry(walk):

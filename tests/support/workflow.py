@@ -1,7 +1,7 @@
 """Goes through a GitHub workflow as GitHub would: jobs by `needs`, matrices, outputs, summaries.
 
 Only what our workflows use: `run:` steps in bash, `env`, outputs of steps and jobs, `fromJSON`,
-`||`, `==`, `!=`, `!cancelled()`, reusable workflows. Steps that use an action are passed over.
+`toJSON`, `||`, `==`, `!=`, `!cancelled()`, `!failure()`, reusable workflows. Steps that use an action are passed over.
 """
 
 from __future__ import annotations
@@ -154,10 +154,12 @@ def expression(text: str, scope):
     if compared := re.fullmatch(r"(.*)([!=])=(.*)", text):
         same = expression(compared[1], scope) == expression(compared[3], scope)
         return same == (compared[2] == "=")
-    if text == "!cancelled()":
-        return True
-    if match := re.fullmatch(r"fromJSON\((.*)\)", text):
-        return json.loads(expression(match[1], scope))
+    if text in {"!cancelled()", "!failure()"}:
+        results = [item["result"] for item in scope["needs"].values()]
+        return text == "!cancelled()" or "failure" not in results
+    if match := re.fullmatch(r"(from|to)JSON\((.*)\)", text):
+        convert = json.loads if match[1] == "from" else json.dumps
+        return convert(expression(match[2], scope))
     if match := re.fullmatch(r"'(.*)'", text):
         return match[1]
     found = scope

@@ -5,7 +5,6 @@ from __future__ import annotations
 import math
 import re
 import shlex
-from collections.abc import Sequence
 from functools import partial
 
 import click
@@ -32,18 +31,18 @@ from rocwheel.cli.nightly_options import (
 from rocwheel.cli.options import dry_run, option, option_set
 from rocwheel.cli.target import PersonOptions, StoreOptions, person_options, store_options
 from rocwheel.night import bisect as search
-from rocwheel.night import probes, slurm, standing
-from rocwheel.night.bisect import BisectRequest, NightSet
+from rocwheel.night import planning, probes, slurm, standing
+from rocwheel.night.bisect import BisectRequest
 from rocwheel.night.cell import Worker
 from rocwheel.night.probes import Probes, Side
 from rocwheel.release.index import channels
 from rocwheel.release.index.channels import Channel
 from rocwheel.release.ledger import log, manifests
-from rocwheel.release.ledger.nights import AS_JSON, PROBE, Nights
+from rocwheel.release.ledger.nights import AS_JSON, BISECT, PROBE, Nights
 
 AS_TEXT = Headers(content_type="text/markdown; charset=utf-8")
 SOON = 15.0  # seconds until a probe that runs elsewhere is looked for again
-ENGINES = ("local", "slurm")
+ENGINES = ("local", "slurm", "github")
 NUMBER = re.compile(r"(<?\d+(\.\d+)?)?")
 needed = partial(option, required=True)
 gated = partial(option, metavar="NAME", default="")
@@ -110,11 +109,13 @@ def bisect(
     """
     if bool(asked.metric) != bool(asked.threshold) or not NUMBER.fullmatch(asked.threshold):
         raise click.UsageError("--metric NAME goes with --threshold: a number, or <NUMBER")
+    if engine == "github" and LATEST in {asked.good, asked.bad}:
+        raise click.UsageError("name the nights: `latest` is another one when the next run starts")
     where = NightTarget(app, target)
     good = asked.good or (LATEST if asked.fix else "")
     asked = replace(asked, good=good and where.night(good), bad=where.night(asked.bad))
     asked = search.chosen(where.nights, asked)
-    url = f"{where.channel.store.rstrip('/')}/{probes.FOLDER}"
+    url = f"{where.channel.store.rstrip('/')}/{BISECT}"
     own = channels.of_store(url)
     xla_of = partial(_xla_of, (where.channel, own), asked.family)
     sets, told = search.sets(where.nights, asked, xla_of)
@@ -125,8 +126,20 @@ def bisect(
         except (ConfigError, FetchError) as exc:
             told.append(f"builds of ROCm between the nights are not known: {exc}")
     if dry_run:
-        most, text = _estimated(app, where.nights, asked, sets, len(builds))
-        app.emit({**most, "told": told}, "\n".join([*told, text]))
+        most = search.estimate(sets, asked.confirm, len(builds), app.runner)
+        stood = standing.stand(where.nights.book(asked.bad))
+        took = [
+            of.last.milliseconds // 1000 if (of := stood[cell.name]).last else cell.seconds
+            for cell in (sets[-1].side.gate, sets[-1].build)
+        ]
+        seconds = most["gates"] * took[0] + most["builds"] * took[1]
+        names = ("set", "commit", "gate", "build")
+        kept, commits, gates, many = (count(most[f"{name}s"], name) for name in names)
+        text = (
+            f"{asked.test} on {asked.family}: {kept}, {commits}: at most {gates} and {many}, "
+            f"{duration(seconds)} if each takes as long as in {asked.bad}"
+        )
+        app.emit({**most, "seconds": seconds, "told": told}, "\n".join([*told, text]))
         return 0
     nights = Nights(own.open(probe_key=PROBE))
     here = worker(app, engine=engine, how=tuple(shlex.split(program)))
@@ -139,22 +152,32 @@ def bisect(
     def line(side: Side, manifest: str) -> str:
         return command_line(app, shlex.join(probes.without(ask.words(side, manifest), "--runner")))
 
-    finding = search.find(
-        asked, sets, told, ask, line=line, runner=app.runner, note=app.console.info,
-        xla_of=xla_of, builds=builds, seconds=3600 * gpu_hours,
-    )  # fmt: skip
+    finding = search.Search(
+        asked, ask, told, line, app.runner, app.console.info, xla_of, builds, 3600 * gpu_hours
+    ).find(sets)
     app.emit(to_builtins(finding), "\n".join(finding.lines()))
     body = finding.to_bytes()
     key = where.nights.key(asked.bad, f"bisects/{files.sha256(body)[:16]}")
     where.store.create(f"{key}.json", body, headers=AS_JSON)
     where.store.create(f"{key}.md", finding.issue.encode(), headers=AS_TEXT)
+    if path := app.environ.get("GITHUB_STEP_SUMMARY"):
+        app.write(path, finding.issue, "a")
     app.console.info(f"kept: {where.store.locate(key)}.json; text for an issue: {key}.md")
     return 0 if finding.is_named else CommandError.exit_code
 
 
 def _settle(app: App, nights: Nights, name: str, here: Worker, words: tuple[str, ...]) -> None:
-    """Run a probe, here or on Slurm, until it has ended. Raises HostError, InterruptError."""
+    """Run a probe, here or on Slurm, until it has ended; on GitHub name its job, and end.
+
+    Raises HostError, InterruptError, Exit.
+    """
     jobs, said = None, ""
+    if here.engine == "github":
+        plan, _ = nights.plan(name)
+        values = planning.github_outputs(plan, plan.cells[0].family) | {"store": nights.store.url}
+        app.github_outputs(values)
+        app.emit(values, f"{name}: is for a job of the workflow")
+        raise click.exceptions.Exit(0)
     if here.engine == "slurm":
         jobs = slurm.SlurmScheduler(
             nights=nights, night=name, worker=here, target=words, stays=True
@@ -185,23 +208,3 @@ def _xla_of(stores: tuple[Channel, ...], family: str, manifest: str) -> Source:
             if found := manifests.find(place, manifest):
                 return found.xla
     return search.NO_XLA
-
-
-def _estimated(
-    app: App, nights: Nights, asked: BisectRequest, sets: Sequence[NightSet], rocms: int
-) -> tuple[dict[str, int], str]:
-    """Return what a bisect takes at most, for a program and for a person."""
-    most = search.estimate(sets, asked.confirm, rocms, app.runner)
-    stood = standing.stand(nights.book(asked.bad))
-    took = [
-        of.last.milliseconds // 1000 if (of := stood[cell.name]).last else cell.seconds
-        for cell in (sets[-1].side.gate, sets[-1].build)
-    ]
-    seconds = most["gates"] * took[0] + most["builds"] * took[1]
-    names = ("set", "commit", "gate", "build")
-    sets_, commits, gates, builds = (count(most[f"{name}s"], name) for name in names)
-    text = (
-        f"{asked.test} on {asked.family}: {sets_}, {commits}: at most {gates} and {builds}, "
-        f"{duration(seconds)} if each takes as long as in {asked.bad}"
-    )
-    return {**most, "seconds": seconds}, text

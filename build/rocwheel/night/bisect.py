@@ -1,6 +1,6 @@
 """From a red night to the commit: which kept set, which input, which commit made a test fail.
 
-Searching, asking and what people read are apart: `find` asks a function how the test does against
+Searching, asking and what people read are apart: `Search` asks a function how the test does against
 a set (`night.probes`) and never how that is known. Every choice follows from the answers alone, so
 that the search, run again, asks the same questions and finds them answered.
 """
@@ -272,56 +272,19 @@ def offered(sets: Sequence[NightSet], client: Client) -> tuple[str, ...]:
     return tuple(same[first : last + 1]) if first >= 0 else ()
 
 
-def find(
-    asked: BisectRequest,
-    nights: Sequence[NightSet],
-    told: Sequence[str],
-    ask: Callable[[Side, int], Run],
-    *,
-    line: Callable[[Side, str], str],
-    runner: Runner,
-    note: Callable[[str], None],
-    xla_of: Callable[[str], Source] = lambda _manifest: NO_XLA,
-    builds: Sequence[str] = (),
-    seconds: float = math.inf,
-) -> Bisection:
-    """Search; `nights` are the kept sets, the first good and the last bad.
-
-    `line` returns the command that tries the test against a set, `xla_of` the XLA of a manifest;
-    `builds` are those of ROCm, and `seconds` is how long GPUs may be held.
-    Raises what `ask` raises, and SourceError for a history that cannot be had.
-    """
-    search = _Search(asked, ask, runner, note, xla_of, builds, [*told], seconds)
-    try:
-        about, fields = search.nights(nights)
-    except _End as end:
-        (search.state, about), fields = end.args, {}
-    pair = search.pair[::-1] if asked.fix else search.pair
-    shown = [line(side, search.tried[side.label].manifest) if side else "" for side in pair]
-    return Bisection(
-        asked=asked,
-        state=search.state,
-        about=about,
-        tried=tuple(search.tried.values()),
-        told=tuple(search.told),
-        good=shown[0],
-        bad=shown[1],
-        log=search.log,
-        gpu_milliseconds=search.gpus,
-        **fields,
-    )
-
-
 @dataclass
-class _Search:
+class Search:
+    """A search between kept sets, of which the first passes and the last fails."""
+
     asked: BisectRequest
     ask: Callable[[Side, int], Run]
+    told: list[str]
+    line: Callable[[Side, str], str]  # the command that tries the test against a set
     runner: Runner
     note: Callable[[str], None]
-    xla_of: Callable[[str], Source]
+    xla_of: Callable[[str], Source]  # of a manifest
     builds: Sequence[str]  # of ROCm, by date
-    told: list[str]
-    seconds: float  # that GPUs may be held
+    seconds: float = math.inf  # that GPUs may be held
     gpus: int = 0  # milliseconds that they were
     state: str = "found"
     tried: dict[str, Tried] = field(default_factory=dict)
@@ -329,6 +292,27 @@ class _Search:
     # one like the older end, which passes, and one like the newer; with `fix` it is the reverse
     pair: tuple[Side | None, Side | None] = (None, None)
     log: str = ""
+
+    def find(self, nights: Sequence[NightSet]) -> Bisection:
+        """Search. Raises what `ask` raises, and SourceError for a history that cannot be had."""
+        try:
+            about, fields = self._of_nights(nights)
+        except _End as end:
+            (self.state, about), fields = end.args, {}
+        pair = self.pair[::-1] if self.asked.fix else self.pair
+        shown = [self.line(side, self.tried[side.label].manifest) if side else "" for side in pair]
+        return Bisection(
+            asked=self.asked,
+            state=self.state,
+            about=about,
+            tried=tuple(self.tried.values()),
+            told=tuple(self.told),
+            good=shown[0],
+            bad=shown[1],
+            log=self.log,
+            gpu_milliseconds=self.gpus,
+            **fields,
+        )
 
     def judge(self, side: Side, times: int = 1) -> ProbeAnswer:
         """Return what probes say of a set. Raises _End for a test that does not repeat itself."""
@@ -392,7 +376,7 @@ class _Search:
             what += "; the failure does not come again: the machine, or packages that changed"
         raise _End("not reproduced", what)
 
-    def nights(self, nights: Sequence[NightSet]) -> tuple[str, dict[str, Any]]:
+    def _of_nights(self, nights: Sequence[NightSet]) -> tuple[str, dict[str, Any]]:
         """Return the culprit between the first and the last: in a sentence, and its fields."""
         if not self.asked.good:
             nights = self._reached(nights)
@@ -446,11 +430,10 @@ class _Search:
 
         history = _commits(good.recipe, bad.recipe)
         about, fields, pair = self._of_commits("JAX", low, high, history, side)
-        tried = (self.tried[side(commit).label] for commit in pair)
-        xla = [self.xla_of(item.manifest) for item in tried]
-        if len({"", *(item.commit for item in xla)}) == 3:  # noqa: PLR2004 - two, and they differ
-            return self._of_xla(about, fields, (xla[0], xla[1]), side, pair)
-        return about, fields
+        if not pair:
+            return about, fields
+        old, new = (self.xla_of(self.tried[side(commit).label].manifest) for commit in pair)
+        return self._of_xla(about, fields, (old, new), side, pair)
 
     def _reached(self, nights: Sequence[NightSet]) -> Sequence[NightSet]:
         """Go back in growing steps to a set that passes; the last that failed is the bad end."""
@@ -555,6 +538,8 @@ class _Search:
         `at` returns the set of a commit of JAX with one of XLA.
         """
         (old, new), kept = (xla.commit for xla in moved), self.pair
+        if not old or not new or old == new:
+            return about, fields
         where = moved[1].repository or _xla()
         self.told.append(f"{about} moves XLA from {old[:12]} to {new[:12]}")
         for commit in reversed(pair):
@@ -738,24 +723,19 @@ def estimate(
     """
     good, bad = nights[0], nights[-1]
     inputs = [name for name in INPUTS if _change(good, bad, name)]
-    old, new, ranges = good.recipe, bad.recipe, {"JAX": 0, "XLA": 0}
-    if "JAX" in inputs and old.jax_repository and new.jax_repository:
-        history = _commits(old, new)
-        ranges["JAX"] = _counted(history, old.jax_commit, new.jax_commit, runner)
-    if len({good.xla.commit, bad.xla.commit, ""}) == 3:  # noqa: PLR2004 - two, and they differ
-        history = {bad.xla.repository or _xla(): [good.xla.commit, bad.xla.commit]}
-        ranges["XLA"] = _counted(history, good.xla.commit, bad.xla.commit, runner)
-    last = max(sum(_steps(n) + 1 for n in ranges.values() if n), _steps(rocms - 1))
-    builds = _steps(len(inputs)) + last + (2 if all(ranges.values()) else 0)  # XLA old and new
-    ends = sum(2 * confirm for n in ranges.values() if n) or (2 * confirm if last else 0)
-    gates = 2 * confirm + _steps(len(nights) - 1) + builds + ends
-    commits = sum(ranges.values())
-    return {"sets": len(nights), "commits": commits, "builds": builds, "gates": gates}
-
-
-def _counted(history: Mapping[str, Sequence[str]], low: str, high: str, runner: Runner) -> int:
-    with git.history(history, runner=runner) as ask:
-        return int(ask("rev-list", "--count", high, f"^{low}"))
+    histories = [{bad.xla.repository or _xla(): [good.xla.commit, bad.xla.commit]}]
+    if "JAX" in inputs:
+        histories.append(_commits(good.recipe, bad.recipe))
+    between: list[int] = []
+    for history in histories:
+        low, high = (commit for commits in history.values() for commit in commits)
+        if low != high and all((*history, low, high)):
+            with git.history(history, runner=runner) as ask:
+                between.append(int(ask("rev-list", "--count", high, f"^{low}")))
+    last = max(sum(_steps(n) + 1 for n in between), _steps(rocms - 1))
+    builds = _steps(len(inputs)) + last + (2 if len(between) > 1 else 0)  # XLA old and new
+    gates = 2 * confirm * (1 + (len(between) or bool(last))) + _steps(len(nights) - 1) + builds
+    return {"sets": len(nights), "commits": sum(between), "builds": builds, "gates": gates}
 
 
 def _steps(number: int) -> int:

@@ -14,17 +14,16 @@ from typing import Final
 
 from rocwheel import __version__
 from rocwheel.base import files
-from rocwheel.base.errors import ConfigError, HostError, RocwheelError
+from rocwheel.base.errors import ConfigError, HostError
 from rocwheel.base.values import Plain, canonical_json, replace
 from rocwheel.base.versions import timestamp
 from rocwheel.gate import subject
 from rocwheel.night import standing
 from rocwheel.night.standing import CellStanding
 from rocwheel.records.results import Outcome
-from rocwheel.records.verdict import FIRST_EXIT_CODE, SILENT, State
+from rocwheel.records.verdict import FIRST_EXIT_CODE, State
 from rocwheel.release.ledger.nights import Book, Cell, NightPlan, Nights, Order
 
-FOLDER: Final = "bisect"  # below a channel's store
 STORE: Final = ("--channel", "--store", "--channels-file")  # words that name one
 FAILED: Final = frozenset({Outcome.CRASHED, Outcome.TIMED_OUT, Outcome.FAILED})
 VARIABLE: Final = re.compile(r"0x[0-9a-f]+|[0-9a-f]{8,}|[0-9]+")  # of a message, from run to run
@@ -149,17 +148,17 @@ class Probes(Plain, frozen=True, kw_only=True):
         """Return where the one cell of a plan stands once it has ended."""
         one = standing.stand(self._book(name, cell))[cell.name]
         for _ in range(2):  # an engine that this one waits for may be killed
-            if one.settled and _says_nothing(one):
+            if one.settled and one.says_nothing:
                 time = timestamp(self.now())
                 about = {"by": self.by, "reason": "the bisect goes on", "time": time}
                 order = Order(action="retry", cell=cell.name, seen=len(one.attempts), **about)
                 self.nights.order(name, order)
-            if not one.settled or _says_nothing(one):
+            if not one.settled or one.says_nothing:
                 self.run(name)
                 one = standing.stand(self.nights.book(name))[cell.name]
             if one.state is not State.NOT_RUN:
                 break
-        if not one.settled or one.state is None or _says_nothing(one):
+        if not one.settled or one.state is None or one.says_nothing:
             raise HostError(
                 f"{name}: {one.word}: {one.reason}", hint="run the same command again: it goes on"
             )
@@ -180,12 +179,6 @@ class Probes(Plain, frozen=True, kw_only=True):
         with suppress(ConfigError):
             self.nights.add(plan)
         return self.nights.book(name)
-
-
-def _says_nothing(tried: CellStanding) -> bool:
-    """Return whether a cell ended for the machine's sake, or by a bug of rocwheel."""
-    is_bug = tried.last is not None and tried.last.exit_code == RocwheelError.exit_code
-    return tried.state in SILENT or is_bug
 
 
 def _answer(tried: CellStanding) -> tuple[ProbeAnswer, str]:

@@ -55,6 +55,8 @@ HOSTS: Final = f"{nights.HOSTS}/*"
 PAGE: Final = "status/*"
 PLANS: Final = (nights.INDEX, *(f"{nights.ROOT}/{name}" for name in ("clock.json", "*/plan.json")))
 SUMMARIES: Final = f"{nights.ROOT}/*/summary.json"
+FINDINGS: Final = f"{nights.ROOT}/*/bisects/*"
+BISECT: Final = f"{nights.BISECT}/*"  # a store of its own, from which nothing is released
 
 
 def _cells(*kinds: str) -> tuple[str, ...]:
@@ -74,10 +76,11 @@ ROLES: Final = {
     for role in (
         Role(
             "builder",
-            "`nightly plan`, cells that build and stage wheel sets; `stage`, `trust approve`",
+            "`nightly plan`, `nightly bisect`, cells that build and stage wheel sets; `stage`, "
+            "`trust approve`",
             {
-                READ: (STAGED, RELEASED, PROBE, *NIGHT),
-                PUT: (STAGED, PROBE, *PLANS, *_cells("build.*")),
+                READ: (STAGED, RELEASED, PROBE, *NIGHT, BISECT),
+                PUT: (STAGED, PROBE, *PLANS, *_cells("build.*"), FINDINGS, BISECT),
             },
             {PUT: VERDICTS},
         ),
@@ -85,8 +88,14 @@ ROLES: Final = {
             "runner",
             "`gate`, `gate merge` on one family: puts verdicts and reports, deletes nothing",
             {
-                READ: (STAGED, RELEASED, *NIGHT),
-                PUT: (*VERDICTS_OF, *_cells("gate.*", "merge.*"), HOSTS),
+                READ: (STAGED, RELEASED, *NIGHT, BISECT),
+                PUT: (
+                    *VERDICTS_OF,
+                    *_cells("gate.*", "merge.*"),
+                    HOSTS,
+                    f"{nights.BISECT}/*/{OURS}/verdicts/*",
+                    *(f"{nights.BISECT}/{key}" for key in (*_cells("gate.*"), HOSTS)),
+                ),
             },
         ),
         Role(

@@ -32,6 +32,7 @@ from rocwheel.records.verdict import State
 
 ROOT: Final = f"{OURS}/nights"
 INDEX: Final = f"{ROOT}/index.json"
+BISECT: Final = "bisect"  # below a store: that of the probes of its bisects
 PROBE: Final = f"{ROOT}/_probe"  # no night's name; where all who run cells may write
 HOSTS: Final = f"{OURS}/hosts"
 LATE: Final = timedelta(hours=1)  # how far a clock may be off the store's
