@@ -80,9 +80,10 @@ def test_a_manifest_asks_for_the_build_that_it_is_of(tmp_path, here, changes):
     spec = inputs.gather(second, here, fetch=False).spec
     for name in (
         "jax_version", "git_hash", "kinds", "pythons", "gfx_targets", "compiler", "cpu_features",
-        "wheel_suffix", "startup_options", "options", "layout", "version_class", "rocm",
+        "wheel_suffix", "startup_options", "layout", "version_class", "rocm",
     ):  # fmt: skip
         assert getattr(spec, name) == getattr(seen.spec, name), name
+    assert spec.options == (*inputs.AFRESH, *seen.spec.options), "no cache answers for it"
     assert (second.rocm.source, second.rocm.sha256) == (first.rocm.source, "a" * 64), "by digest"
     assert second.families == (first.families if len(first.families) > 1 else ())
     assert second.sources.checkout.commit == manifest.jax.commit

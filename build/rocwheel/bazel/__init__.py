@@ -10,6 +10,7 @@ from rocwheel.bazel.build import BazelResult as BazelResult
 from rocwheel.bazel.build import Runs as Runs
 from rocwheel.bazel.build import build as build
 from rocwheel.bazel.build import build_all as build_all
+from rocwheel.bazel.build import clean as clean
 from rocwheel.bazel.build import fetch as fetch
 from rocwheel.bazel.build import forget as forget
 from rocwheel.bazel.build import price as price

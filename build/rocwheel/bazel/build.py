@@ -350,6 +350,12 @@ def _kill(invocation: BazelInvocation, runner: Runner) -> None:
             os.kill(server, signal.SIGKILL)
 
 
+def clean(invocation: BazelInvocation, *, runner: Runner, console: Console) -> None:
+    """Drop what Bazel made in the output base, so that a build runs every action again."""
+    with _ready(invocation, runner, console) as (now, _):
+        runner.capture(now.ask("clean"))
+
+
 def forget(invocation: BazelInvocation, *, runner: Runner) -> None:
     """Remove what Bazel unpacked, which names its place by links: it would not work elsewhere.
 

@@ -74,8 +74,11 @@ def build(planned: Plan, here: Here, *, place: BuildEnvironment | None = None) -
         mount = Mount(host=scratch, guest=WHEELHOUSE, writable=True)
         built_in = inputs.place.with_mounts(mount)
         with bazel.explained(planned.failures), built_in.running(here.runner) as inside:
+            invocations = bazel.invocations(inputs.spec)
+            if planned.request.is_again:
+                bazel.clean(invocations[0], runner=inside, console=console)
             runs = bazel.build_all(
-                bazel.invocations(inputs.spec),
+                invocations,
                 folder=planned.request.cache / "logs",
                 into=scratch / RAW,
                 runner=inside,
@@ -371,6 +374,7 @@ def plan_rebuild(manifest: Manifest, request: Request) -> Plan:
         raise _unnamed("XLA", manifest.xla.digest or manifest.xla.commit, "--xla-source-dir")
     again = replace(
         request,
+        is_again=True,
         rocm_version=manifest.rocm.version,
         families=manifest.families,
         gfx_targets=manifest.gfx_targets,

@@ -66,6 +66,7 @@ class Request(Wanted, source.SourceRequest):
     executor: Executor = Executor()
     is_alone: bool = False  # its Bazel is a release in the cache, not this machine's own
     is_offline: bool = False  # nothing may be fetched
+    is_again: bool = False  # of a set that there is: what an earlier build left does not count
     machine_options: tuple[str, ...] = ()  # Bazel's too, but about this machine: in no manifest
     home: Home  # rocwheel's own data
     cwd: Path

@@ -25,6 +25,7 @@ from rocwheel.image.contents import ImageFacts
 from rocwheel.records.source_layout import VersionClass
 
 _ROOT: Final = GuestPath(PurePosixPath("/"))
+AFRESH: Final = ("--disk_cache=", "--noremote_accept_cached")
 ROCM_LATER: Final = Path("<ROCm root>")  # of a plan whose ROCm is not here yet
 
 
@@ -55,6 +56,8 @@ class Inputs(Plain, frozen=True, kw_only=True):
         ends = f"it ends after {kept} min without a turn" if kept else "the last lines remove it"
         yield from ((f"the container: {ends}", command) for command in opening)
         for number, invocation in enumerate(invocations, 1):
+            if self.planned.request.is_again and number == 1:
+                yield "every action again", place.command(invocation.ask("clean"), 0)
             command = invocation.command_line()
             yield f"Bazel: {invocation.title}", place.command(command, number)
         if place.spec and not kept:
@@ -332,7 +335,7 @@ def specification(
         ),
         wants_release=bool(tree.bazel),
         startup_options=request.bazel_startup_options,
-        options=(*request.machine_options, *options),
+        options=(*request.machine_options, *(AFRESH if request.is_again else ()), *options),
     )
 
 
