@@ -179,7 +179,7 @@ def test_a_workflow_gets_the_cells_of_one_family_at_a_time(setting):
 
 def test_github_gets_at_most_its_limit_of_jobs_or_an_error(setting):
     plan = made(setting)
-    rows = planning.github_matrix(plan, "gate", "gfx94X-dcgpu")["include"]
+    rows = json.loads(planning.github_outputs(plan, "gfx94X-dcgpu")["gate"])["include"]
     assert rows
     assert {row["runner"] for row in rows} <= {
         r.label for r in matrix.family("gfx94X-dcgpu").runners
@@ -187,7 +187,7 @@ def test_github_gets_at_most_its_limit_of_jobs_or_an_error(setting):
     recipe = values.replace(RECIPE, pythons=tuple(f"3.{minor}" for minor in range(6, 20)))
     many = planning.plan(setting, [recipe], [], StoreContents())
     with pytest.raises(ConfigError, match="more than the 256"):
-        planning.github_matrix(many, "gate", "gfx94X-dcgpu")
+        planning.github_outputs(many, "gfx94X-dcgpu")
 
 
 # --- one set for several families ----------------------------------------------------------------

@@ -27,6 +27,7 @@ BENCHMARKS = ROOT / "benchmarks"
 # Benchmark: options of a small run, and what its last figure, or one that no clock decides, is.
 RUNS = {
     "bazel.py": (("--work={work}", "--pairs=1"), r"the bare Bazel command +\d+\.\d+ s"),
+    "bisection.py": (("--work={work}", "kills-jax:1"), r"\| found: JAX 7 \|"),
     "container.py": (
         ("--image={builder}", "--work={work}", "--pairs=1"), r"memory: host .* container \d+",
     ),
@@ -49,7 +50,8 @@ RUNS = {
     "wheel_sets.py": (("--rounds=1",), r"patchelf's own peak: \d+ MiB"),
 }  # fmt: skip
 NEEDS = {
-    "bazel.py": ("bazel", "clang-19"), "container.py": ("dockerd", "mmdebstrap"),
+    "bazel.py": ("bazel", "clang-19"), "bisection.py": ("bazel", "clang-19"),
+    "container.py": ("dockerd", "mmdebstrap"),
     "families.py": ("bazel", "clang-19"), "fetch.py": ("curl", "igzip"), "release.py": ("aws",),
     "runtime_images.py": ("dockerd", "mmdebstrap", "docker-registry"),
 }  # fmt: skip

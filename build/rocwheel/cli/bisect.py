@@ -16,12 +16,12 @@ from rocwheel.base.download import Client, Retry
 from rocwheel.base.errors import CommandError, ConfigError, FetchError, InterruptError
 from rocwheel.base.git import Source
 from rocwheel.base.process import base_env
-from rocwheel.base.store import Headers
 from rocwheel.base.values import replace
 from rocwheel.cli import command_line, known
 from rocwheel.cli.app import App
 from rocwheel.cli.nightly_options import (
     LATEST,
+    SCHEDULERS,
     NightTarget,
     check_held,
     nightly,
@@ -38,11 +38,9 @@ from rocwheel.night.probes import Probes, Side
 from rocwheel.release.index import channels
 from rocwheel.release.index.channels import Channel
 from rocwheel.release.ledger import log, manifests
-from rocwheel.release.ledger.nights import AS_JSON, BISECT, PROBE, Nights
+from rocwheel.release.ledger.nights import AS_JSON, AS_TEXT, BISECT, PROBE, Nights
 
-AS_TEXT = Headers(content_type="text/markdown; charset=utf-8")
 SOON = 15.0  # seconds until a probe that runs elsewhere is looked for again
-ENGINES = ("local", "slurm", "github")
 NUMBER = re.compile(r"(<?\d+(\.\d+)?)?")
 needed = partial(option, required=True)
 gated = partial(option, metavar="NAME", default="")
@@ -83,7 +81,7 @@ asked_options = option_set(
 
 @nightly.command("bisect")
 @asked_options
-@option("--engine", type=click.Choice(ENGINES), default=ENGINES[0], help="Where probes run.")
+@option("--engine", type=click.Choice(SCHEDULERS), default=SCHEDULERS[0], help="Where probes run.")
 @option("--gpu-hours", type=float, default=math.inf, help="Largest number of GPU hours.")
 @option("--program", metavar="COMMAND", rare=True, help="How cells start rocwheel.")
 @store_options

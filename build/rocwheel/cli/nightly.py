@@ -31,6 +31,7 @@ from rocwheel.cli import (
 from rocwheel.cli.app import App
 from rocwheel.cli.nightly_options import (
     LATEST,
+    SCHEDULERS,
     NightTarget,
     cell_argument,
     check_held,
@@ -73,7 +74,6 @@ from rocwheel.release.ledger.nights import (
 from rocwheel.release.operations import Who, check_clock
 
 ABANDONED: Final = timedelta(days=3)  # after which a night that is not over may be pruned
-SCHEDULERS: Final = ("local", "slurm", "github")
 
 
 @nightly.command("plan")
@@ -256,7 +256,14 @@ def run(
         )
     engine = engine or ("slurm" if "slurm" in truth.engines(book) else "local")
     if engine == "github":
-        return _github(app, book, only)
+        families = tuple(sorted({cell.family for cell in book.plan.cells if cell.family}))
+        if only and only not in families:
+            what = f"{only!r}: not in the night {book.plan.night}"
+            raise ConfigError(what, hint=matrix.nearest(only, families))
+        values = planning.github_outputs(book.plan, only)
+        app.github_outputs(values)
+        app.emit(dict(values), "\n".join(f"{name}={value}" for name, value in values.items()))
+        return 0
     if only:
         raise click.UsageError("--only is for --engine github")
     if dry_run:
@@ -271,7 +278,13 @@ def run(
         jobs = slurm.SlurmScheduler(
             nights=where.nights, night=name, worker=here, target=where.words, most=workers
         )
-        return _submit(app, where, book, jobs)
+        made = jobs.submit()
+        rows = [(item.number, item.cell, str(item.attempt)) for item in made]
+        listed = columns(("job", "cell", "attempt"), rows) if rows else ("nothing to submit",)
+        said = [{"job": item.number, "cell": item.cell} for item in made]
+        app.emit({"night": name, "jobs": said}, "\n".join(listed))
+        check_held(app, jobs)
+        return _nothing_built(app, book, standing.stand(where.nights.book(name)))
     after, standings = run_here(app, where.nights, name, here, words=where.words, workers=workers)
     code = _say_ran(app, where, after, standings)
     if where.channel.bisect_gpu_hours:
@@ -302,16 +315,6 @@ def _bisect(app: App, where: NightTarget, book: Book, here: cells.Worker) -> Non
         run(Command(argv=argv), check=False, on_line=app.console.detail)
 
 
-def _submit(app: App, where: NightTarget, book: Book, engine: slurm.SlurmScheduler) -> int:
-    jobs, night = engine.submit(), book.plan.night
-    rows = [(item.number, item.cell, str(item.attempt)) for item in jobs]
-    text = "\n".join(columns(("job", "cell", "attempt"), rows)) if rows else "nothing to submit"
-    said = [{"job": item.number, "cell": item.cell} for item in jobs]
-    app.emit({"night": night, "jobs": said}, text)
-    check_held(app, engine)
-    return _nothing_built(app, book, standing.stand(where.nights.book(night)))
-
-
 def _say_ran(app: App, where: NightTarget, book: Book, standings: dict[str, CellStanding]) -> int:
     bad = [item for item in standings.values() if not item.green]
     kept = sum(item.phase is Phase.KEPT for item in standings.values())
@@ -325,18 +328,6 @@ def _say_ran(app: App, where: NightTarget, book: Book, standings: dict[str, Cell
     text = f"{book.plan.night}: {what.headline}; {passed} of {len(standings)} cells passed"
     app.emit(document_of(book, standings, what), f"{text}, {kept} kept")
     return CommandError.exit_code if bad else nothing
-
-
-def _github(app: App, book: Book, family: str) -> int:
-    known = sorted({cell.family for cell in book.plan.cells if cell.family})
-    if family and family not in known:
-        raise ConfigError(
-            f"{family!r}: not in the night {book.plan.night}", hint=matrix.nearest(family, known)
-        )
-    values = planning.github_outputs(book.plan, family)
-    app.github_outputs(values)
-    app.emit(dict(values), "\n".join(f"{name}={value}" for name, value in values.items()))
-    return 0
 
 
 def _nothing_built(app: App, book: Book, standings: dict[str, CellStanding]) -> int:

@@ -30,6 +30,7 @@ from rocwheel.release.ledger import nights as night_files
 from rocwheel.release.ledger.nights import Book, Nights
 
 LATEST: Final = "latest"
+SCHEDULERS: Final = ("local", "slurm", "github")
 
 
 night_argument = click.argument("night", type=known.OneOf(known.nights))

@@ -291,14 +291,15 @@ class Search:
     failure: str = ""  # as the bad end failed
     # one like the older end, which passes, and one like the newer; with `fix` it is the reverse
     pair: tuple[Side | None, Side | None] = (None, None)
+    named: dict[str, Any] = field(default_factory=dict)  # input, commits and link of the result
     log: str = ""
 
     def find(self, nights: Sequence[NightSet]) -> Bisection:
         """Search. Raises what `ask` raises, and SourceError for a history that cannot be had."""
         try:
-            about, fields = self._of_nights(nights)
+            about = self._of_nights(nights)
         except _End as end:
-            (self.state, about), fields = end.args, {}
+            (self.state, about), self.named = end.args, {}
         pair = self.pair[::-1] if self.asked.fix else self.pair
         shown = [self.line(side, self.tried[side.label].manifest) if side else "" for side in pair]
         return Bisection(
@@ -311,7 +312,7 @@ class Search:
             bad=shown[1],
             log=self.log,
             gpu_milliseconds=self.gpus,
-            **fields,
+            **self.named,
         )
 
     def judge(self, side: Side, times: int = 1) -> ProbeAnswer:
@@ -376,8 +377,8 @@ class Search:
             what += "; the failure does not come again: the machine, or packages that changed"
         raise _End("not reproduced", what)
 
-    def _of_nights(self, nights: Sequence[NightSet]) -> tuple[str, dict[str, Any]]:
-        """Return the culprit between the first and the last: in a sentence, and its fields."""
+    def _of_nights(self, nights: Sequence[NightSet]) -> str:
+        """Return the culprit between the first and the last, in a sentence."""
         if not self.asked.good:
             nights = self._reached(nights)
         self._ends(nights[0].side, nights[-1].side)
@@ -403,7 +404,7 @@ class Search:
             return self._of_rocm(good, bad, inputs[:first])
         about = " or ".join(f"{name} ({change})" for name, change in changed.items())
         links = (url for what, _, url in ranges(bad.recipe, good.recipe) if what in names)
-        fields: dict[str, Any] = {"input": ", ".join(names), "link": next(links, "")}
+        self.named = {"input": ", ".join(names), "link": next(links, "")}
         if len(names) > 1:
             self.state = "range"
         moved = inputs[:first]
@@ -413,14 +414,12 @@ class Search:
             return self._of_commits(
                 "XLA", low, high, {where: [low, high]},
                 lambda commit: known.get(commit) or _mixed(good, bad, moved, xla=commit),
-            )[:2]  # fmt: skip
+            )[0]  # fmt: skip
         if names == ["JAX"] and good.recipe.jax_repository and bad.recipe.jax_repository:
             return self._of_jax(good, bad, moved)
-        return about, fields
+        return about
 
-    def _of_jax(
-        self, good: NightSet, bad: NightSet, moved: Sequence[str]
-    ) -> tuple[str, dict[str, Any]]:
+    def _of_jax(self, good: NightSet, bad: NightSet, moved: Sequence[str]) -> str:
         low, high = good.recipe.jax_commit, bad.recipe.jax_commit
         known = {low: self.pair[0], high: self.pair[1]}
 
@@ -429,11 +428,9 @@ class Search:
             return old or _mixed(good, bad, moved, commit, xla=xla)
 
         history = _commits(good.recipe, bad.recipe)
-        about, fields, pair = self._of_commits("JAX", low, high, history, side)
-        if not pair:
-            return about, fields
-        old, new = (self.xla_of(self.tried[side(commit).label].manifest) for commit in pair)
-        return self._of_xla(about, fields, (old, new), side, pair)
+        about, pair = self._of_commits("JAX", low, high, history, side)
+        xla = [self.xla_of(self.tried[side(commit).label].manifest) for commit in pair]
+        return self._of_xla(about, xla, side, pair) if xla else about
 
     def _reached(self, nights: Sequence[NightSet]) -> Sequence[NightSet]:
         """Go back in growing steps to a set that passes; the last that failed is the bad end."""
@@ -470,13 +467,10 @@ class Search:
         return low, high
 
     def _skipped(self, side: Side, answer: ProbeAnswer) -> None:
-        self.told.append(
-            f"stepped around {side.label}: {answer.value}: {self.tried[side.label].why}"
-        )
+        why = self.tried[side.label].why
+        self.told.append(f"stepped around {side.label}: {answer.value}: {why}")
 
-    def _of_rocm(
-        self, good: NightSet, bad: NightSet, moved: Sequence[str]
-    ) -> tuple[str, dict[str, Any]]:
+    def _of_rocm(self, good: NightSet, bad: NightSet, moved: Sequence[str]) -> str:
         first, last = (self.builds.index(item.recipe.rocm) for item in (good, bad))
         inner = [_mixed(good, bad, moved, rocm=one) for one in self.builds[first + 1 : last]]
         sides = [self.pair[0] or good.side, *inner, self.pair[1] or bad.side]
@@ -486,7 +480,8 @@ class Search:
         self.pair = sides[low], sides[high]
         self.state = "range" if high > low + 1 else self.state
         old, new = (_version(self.builds[first + place]) for place in (low, high))
-        return f"ROCm ({old} → {new})", {"input": "ROCm", "link": therock.changes(old, new)}
+        self.named = {"input": "ROCm", "link": therock.changes(old, new)}
+        return f"ROCm ({old} → {new})"
 
     def _of_commits(
         self,
@@ -495,8 +490,8 @@ class Search:
         high: str,
         history: Mapping[str, Sequence[str]],
         side: Callable[[str], Side],
-    ) -> tuple[str, dict[str, Any], tuple[str, ...]]:
-        """Return what `git bisect` says of a range: in a sentence, its fields, parent and culprit.
+    ) -> tuple[str, tuple[str, ...]]:
+        """Return what `git bisect` says of a range: in a sentence, and parent and culprit.
 
         `history` has the commits of each repository that are needed, the bad end's last.
         """
@@ -505,41 +500,37 @@ class Search:
             left = self._bisected(ask, low, high, side)
             self.log = ask("bisect", "log")
             commits = tuple(_commit(ask, item, repository) for item in left)
-            fields = {"input": what, "commits": commits}
+            self.named = {"input": what, "commits": commits}
             culprit = side(left[0])
             if len(left) > 1:
                 self.state, self.pair = "range", (self.pair[0], culprit)
-                return f"one of {count(len(left), 'commit')} of {what}", fields, ()
+                return f"one of {count(len(left), 'commit')} of {what}", ()
             parents = ask("rev-list", "--parents", "-n1", left[0]).split()[1:]
             before = side(parents[0])
             answers = [self.judge(item, self.asked.confirm) for item in (culprit, before)]
-            if answers[0] is not ProbeAnswer.BAD or answers[1] in {
-                ProbeAnswer.BAD,
-                ProbeAnswer.FLAKY,
-            }:
+            if answers[0] is not ProbeAnswer.BAD or answers[1] is ProbeAnswer.BAD:
                 words = ", ".join(answer.value for answer in answers)
                 raise _End("unsteady", f"{left[0][:12]} and its parent did not repeat: {words}")
             if answers[1] is not ProbeAnswer.GOOD:
                 self._skipped(before, answers[1])
             self.pair = self.pair[0], culprit
             merge = ", a merge whose parents pass" if len(parents) > 1 else ""
-            return f"{what} {left[0][:12]}{merge}", fields, (parents[0], left[0])
+            return f"{what} {left[0][:12]}{merge}", (parents[0], left[0])
 
     def _of_xla(
         self,
         about: str,
-        fields: dict[str, Any],
-        moved: tuple[Source, Source],
+        moved: Sequence[Source],
         at: Callable[[str, str], Side],
         pair: Sequence[str],
-    ) -> tuple[str, dict[str, Any]]:
+    ) -> str:
         """Return the commit of XLA, where one of JAX that moved XLA fails for that alone.
 
         `at` returns the set of a commit of JAX with one of XLA.
         """
         (old, new), kept = (xla.commit for xla in moved), self.pair
         if not old or not new or old == new:
-            return about, fields
+            return about
         where = moved[1].repository or _xla()
         self.told.append(f"{about} moves XLA from {old[:12]} to {new[:12]}")
         for commit in reversed(pair):
@@ -547,14 +538,14 @@ class Search:
             without = self.judge(side(old))
             with_it = self.judge(side(new)) if without is ProbeAnswer.GOOD else ProbeAnswer.OTHER
             if with_it is ProbeAnswer.BAD:
-                found, own, _ = self._of_commits("XLA", old, new, {where: [old, new]}, side)
-                return f"{found}, which {about} brings", own
+                found, _ = self._of_commits("XLA", old, new, {where: [old, new]}, side)
+                return f"{found}, which {about} brings"
             if without is ProbeAnswer.BAD or with_it is ProbeAnswer.GOOD:
                 self.pair = kept
-                return about, fields  # it fails, or passes, with either XLA
+                return about  # it fails, or passes, with either XLA
         self.state, self.pair = "range", kept
-        link = _compare(where, old, new)
-        return f"{about}, or XLA {old[:12]} → {new[:12]} that it brings", fields | {"link": link}
+        self.named["link"] = _compare(where, old, new)
+        return f"{about}, or XLA {old[:12]} → {new[:12]} that it brings"
 
     def _bisected(
         self, ask: Callable[..., str], low: str, high: str, side: Callable[[str], Side]

@@ -513,30 +513,24 @@ def github_outputs(plan: NightPlan, family: str = "") -> dict[str, str]:
     """Return a plan's outputs for a workflow's jobs: the night, its families, a matrix per kind.
 
     Without a family these are cells of no single family: each family has its own limit of jobs.
+    Raises ConfigError above it.
     """
     names = sorted({cell.family for cell in plan.cells if cell.family and cell.is_to_run})
     values = {"night": plan.night, "families": json.dumps(names)}
     for kind in CELL_KINDS:
-        rows = github_matrix(plan, kind, family)
-        values[kind] = json.dumps(rows)
-        values[f"{kind}_any"] = "true" if rows["include"] else "false"
+        cells = [c for c in plan.cells if (c.kind, c.family) == (kind, family) and c.is_to_run]
+        for cell in cells:
+            if cell.needs.cpus > HOSTED_CPUS and not cell.needs.label:
+                raise ConfigError(
+                    f"{cell.name}: needs {cell.needs.cpus} CPUs, and {HOSTED} has {HOSTED_CPUS}",
+                    hint="name the label of its runners: `build: {label: …}` in ci/nightly.yaml",
+                )
+        if len(cells) > matrix.MOST_JOBS:
+            raise ConfigError(
+                f"{plan.night}: {len(cells)} {kind} cells are more than the {matrix.MOST_JOBS} "
+                "jobs of a GitHub matrix",
+                hint="raise shard_minutes in ci/nightly.yaml, or plan fewer families or CPythons",
+            )
+        rows = [{"cell": cell.name, "runner": cell.needs.label or HOSTED} for cell in cells]
+        values |= {kind: json.dumps({"include": rows}), f"{kind}_any": str(bool(rows)).lower()}
     return values
-
-
-def github_matrix(plan: NightPlan, kind: str, family: str = "") -> dict[str, list[dict[str, str]]]:
-    """Return the cells of a kind and family, or none. Raises ConfigError above GitHub's limit."""
-    cells = [c for c in plan.cells if (c.kind, c.family) == (kind, family) and c.is_to_run]
-    large = [c for c in cells if c.needs.cpus > HOSTED_CPUS and not c.needs.label]
-    if large:
-        raise ConfigError(
-            f"{large[0].name}: needs {large[0].needs.cpus} CPUs, and {HOSTED} has {HOSTED_CPUS}",
-            hint="name the label of its runners: `build: {label: …}` in ci/nightly.yaml",
-        )
-    rows = [{"cell": cell.name, "runner": cell.needs.label or HOSTED} for cell in cells]
-    if len(rows) > matrix.MOST_JOBS:
-        raise ConfigError(
-            f"{plan.night}: {len(rows)} {kind} cells are more than the {matrix.MOST_JOBS} jobs "
-            "of a GitHub matrix",
-            hint="raise shard_minutes in ci/nightly.yaml, or plan fewer families or CPythons",
-        )
-    return {"include": rows}

@@ -55,7 +55,6 @@ HOSTS: Final = f"{nights.HOSTS}/*"
 PAGE: Final = "status/*"
 PLANS: Final = (nights.INDEX, *(f"{nights.ROOT}/{name}" for name in ("clock.json", "*/plan.json")))
 SUMMARIES: Final = f"{nights.ROOT}/*/summary.json"
-FINDINGS: Final = f"{nights.ROOT}/*/bisects/*"
 BISECT: Final = f"{nights.BISECT}/*"  # a store of its own, from which nothing is released
 
 
@@ -80,7 +79,14 @@ ROLES: Final = {
             "`trust approve`",
             {
                 READ: (STAGED, RELEASED, PROBE, *NIGHT, BISECT),
-                PUT: (STAGED, PROBE, *PLANS, *_cells("build.*"), FINDINGS, BISECT),
+                PUT: (
+                    STAGED,
+                    PROBE,
+                    *PLANS,
+                    *_cells("build.*"),
+                    f"{nights.ROOT}/*/bisects/*",
+                    BISECT,
+                ),
             },
             {PUT: VERDICTS},
         ),
