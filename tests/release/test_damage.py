@@ -240,6 +240,10 @@ def test_pages_tell_of_a_lost_end_where_an_older_snapshot_fits_the_log(
         assert status == 7
         assert "log/3.json: missing" in said.out + said.err
         assert "shows entry 4" in said.out + said.err
+        assert "the log ends before what its pages show" in said.out + said.err
+        way = "where this is a copy of the bucket that is not up to date yet, wait for it; else put"
+        assert way in said.out + said.err
+    assert "damaged" not in said.out + said.err
     assert "makes it again" not in said.out + said.err
     assert {path: path.read_bytes() for path in pages} == pages
     line = ("index", "repair", "--reason", "no copy is left", "--skip-entry", "3")

@@ -21,9 +21,9 @@ from pathlib import Path
 import pytest
 from support.faults import KINDS, Fault
 from support.tiers import merge_tries
-from support.wheelset import FAMILY, WHO, Shop, make_set, pass_gate, wheel_key
+from support.wheelset import FAMILY, Shop, make_set, pass_gate, wheel_key
 
-from rocwheel.base.errors import ObjectMissingError, PromotionError, RocwheelError, StoreError
+from rocwheel.base.errors import ObjectMissingError, RocwheelError, StoreError
 from rocwheel.base.parallel import each
 from rocwheel.base.store import Headers, Options
 from rocwheel.base.store.opening import open_store
@@ -247,21 +247,6 @@ def test_a_download_that_breaks_is_taken_up_where_it_broke(front, servers) -> No
 # Two at once
 
 
-def test_many_promotions_of_one_set_end_as_one(front, servers, tmp_path, console) -> None:
-    url = servers.fresh_url("seaweedfs")
-    shop = Shop(url, console)
-    manifest = shop.gated(tmp_path / "wh")
-    shops = [Shop(url, console) for _ in range(4)]
-    each(
-        lambda item: item[1].promote(manifest, who=replace(WHO, by=f"runner {item[0]}")),
-        list(enumerate(shops)),
-        threads=4,
-    )
-    assert audit.check(shop.release).problems == ()
-    (entry,) = shop.entries(shop.release)
-    assert {item.uploaded for item in shop.shown(shop.release, PLUGIN)} == {entry.time}
-
-
 @pytest.mark.parametrize("where", ["seaweedfs", "file"])
 def test_promotions_of_different_sets_at_once_lose_nothing(
     servers, tmp_path, monkeypatch, console, where: str
@@ -285,24 +270,6 @@ def test_promotions_of_different_sets_at_once_lose_nothing(
     }
     assert audit.check(shop.release).problems == ()
     assert audit.check(shop.staging).problems == ()
-
-
-def test_of_two_builds_promoted_at_once_the_lower_is_refused_or_first(tmp_path, console) -> None:
-    url = (tmp_path / "store").as_uri()
-    shop = Shop(url, console)
-    manifests = []
-    for number in range(2):
-        manifests.append(make_set(tmp_path / str(number), suffix=f"+rocm7.10.0a{number}"))
-        shop.stage(tmp_path / str(number))
-        pass_gate(shop.staging, manifests[-1])
-    low, high = (shop.plan(manifest) for manifest in manifests)
-    from rocwheel.release import promote
-
-    promote.apply(high, console=console)
-    with pytest.raises(PromotionError, match="sorts below"):
-        promote.apply(low, console=console)
-    assert {i.version for i in shop.shown(shop.release, PJRT)} == {manifests[1].built[0].version}
-    assert audit.check(shop.release).problems == ()
 
 
 # kill -9

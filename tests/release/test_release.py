@@ -15,7 +15,7 @@ from pathlib import Path
 
 import pytest
 from support.s3 import BUCKET, READER, READER_SECRET
-from support.schedule import REQUESTS
+from support.schedule import REQUESTS, Counted
 from support.serving import serving
 from support.tiers import merge_tries
 from support.wheelset import (
@@ -275,7 +275,7 @@ def test_status_names_the_cell_that_blocks_and_old_sets_are_listed(shop, tmp_pat
     waiting = shop.staged(tmp_path / "b")
     verdicts.add(shop.staging, make_verdict(waiting, state=State.CRASH))
     now = NOW + timedelta(hours=30)
-    found = status.read(shop.staging, shop.release, FAMILY, shop.channel, now=now)
+    found = shop.status(now)
     by_set = {item.set_id: item for item in found.sets}
     assert by_set[released.sha256].state == "released"
     item = by_set[waiting.sha256]
@@ -285,33 +285,15 @@ def test_status_names_the_cell_that_blocks_and_old_sets_are_listed(shop, tmp_pat
     assert status.waiting(found.sets, hours=31) == []
     pass_gate(shop.staging, waiting)  # flaky now: after a crash
     approved = shop.gated(tmp_path / "c", jax="0.9.2")
-    found = status.read(shop.staging, shop.release, FAMILY, shop.channel, now=now)
+    found = shop.status(now)
     states = {item.set_id: item.state for item in found.sets}
     assert (states[waiting.sha256], states[approved.sha256]) == ("staged", "gated")
-    few = status.read(shop.staging, shop.release, FAMILY, shop.channel, now=now, look=0)
+    few = shop.status(now, look=0)
     assert {item.blocked_by for item in few.sets if item.state == "staged"} == {status.NOT_LOOKED}
     assert {s.set_id for s in status.waiting(found.sets, hours=24)} == {
         waiting.sha256,
         approved.sha256,
     }
-
-
-class Counted:
-    """A store that counts its requests."""
-
-    def __init__(self, store) -> None:
-        self._store, self.asked = store, []
-
-    def __getattr__(self, name: str):
-        found = getattr(self._store, name)
-        if name not in REQUESTS:
-            return found
-
-        def request(*args, **kwargs):
-            self.asked.append(f"{name} {args[0]}")
-            return found(*args, **kwargs)
-
-        return request
 
 
 def test_commands_ask_as_much_however_many_sets_were_released(tmp_path, shop, monkeypatch) -> None:
@@ -663,15 +645,6 @@ def test_a_prune_keeps_the_bytes_that_a_rolled_back_set_holds(shop, tmp_path) ->
             shop.change_plan(action, old)
 
 
-def test_a_rollback_of_what_was_never_released_is_refused(shop, tmp_path) -> None:
-    manifest = make_set(tmp_path / "a")
-    with pytest.raises(PromotionError, match="never released"):
-        shop.change_plan(Action.ROLLBACK, manifest)
-    shop.released(tmp_path / "a")
-    with pytest.raises(PromotionError, match="not rolled back"):
-        shop.change_plan(Action.RESTORE, manifest)
-
-
 def committed_only(shop, operation) -> None:
     """A run that was killed right after its commit: no page shows it."""
     state = operations.read(operation.place)
@@ -682,7 +655,7 @@ def test_what_was_committed_and_not_shown_is_completed_by_any_command(shop, tmp_
     manifest = shop.gated(tmp_path / "wh")
     committed_only(shop, shop.plan(manifest))
     assert files_of(shop.release) == set()
-    found = status.read(shop.staging, shop.release, FAMILY, shop.channel, now=NOW)
+    found = shop.status()
     assert "`index repair`" in found.problems[0]
     assert shop.plan(manifest, who=replace(WHO, by="another")).state == "ready"  # to complete
     shop.promote(manifest, who=replace(WHO, by="another"))

@@ -10,7 +10,6 @@ import zipfile
 import pytest
 from support.wheelset import (
     FAMILY,
-    NOW,
     WHO,
     make_set,
     make_verdict,
@@ -23,7 +22,7 @@ from rocwheel.base import store
 from rocwheel.base.errors import PromotionError, RocwheelError, StoreError, WheelError
 from rocwheel.base.values import replace
 from rocwheel.cli import main
-from rocwheel.release import audit, operations, stage, status, wheelset
+from rocwheel.release import audit, operations, stage, wheelset
 from rocwheel.release.index.page import links
 from rocwheel.release.ledger import log, verdicts
 
@@ -122,13 +121,13 @@ def test_garbage_in_staging_stops_no_other_set(shop, tmp_path, garbage: bytes) -
         shop.staging.verdict("0" * 64, "3.12", "unit", "1" * 64), b"x", headers=headers
     )
     shop.store.create(shop.staging.key("what is this"), b"x", headers=headers)
-    found = status.read(shop.staging, shop.release, FAMILY, shop.channel, now=NOW)
+    found = shop.status()
     assert any("log/2.json" in text for text in found.problems)
     overwrite(shop, shop.staging.state, b"[]")
     other = shop.gated(tmp_path / "other", jax="0.9.2", pythons=("3.12",))
     for item in (manifest, other):
         shop.promote(item)
-    found = status.read(shop.staging, shop.release, FAMILY, shop.channel, now=NOW)
+    found = shop.status()
     assert {item.state for item in found.sets} == {"released"}
     assert any("log/2.json" in text for text in audit.check(shop.staging).problems)
 
@@ -196,7 +195,7 @@ def test_a_list_of_tests_that_is_another_is_a_failure_of_its_cell_alone(shop, tm
             verdicts.add_tests(shop.staging, verdict, b"a.py::one\n")
             (found,) = (i for i in shop.store.keys(shop.staging.key("")) if "/tests/" in i.key)
             overwrite(shop, found.key, body)
-        found = status.read(shop.staging, shop.release, FAMILY, shop.channel, now=NOW)
+        found = shop.status()
         assert said in found.sets[0].blocked_by
         with pytest.raises(PromotionError, match="the list of its tests"):
             shop.promote(manifest)
@@ -206,7 +205,7 @@ def test_a_manifest_that_was_overwritten_holds_up_its_set_alone(shop, tmp_path) 
     manifest = staged(shop, tmp_path)
     shop.staged(tmp_path / "other", jax="0.9.2", pythons=("3.12",))
     overwrite(shop, shop.staging.manifest(manifest.sha256), b"{}")
-    found = status.read(shop.staging, shop.release, FAMILY, shop.channel, now=NOW)
+    found = shop.status()
     by_set = {item.set_id: item for item in found.sets}
     assert "its manifest cannot be read" in by_set[manifest.sha256].blocked_by
     assert len(by_set) == 2
@@ -220,7 +219,7 @@ def test_a_huge_object_is_not_read_into_memory(shop, tmp_path, monkeypatch) -> N
         file.truncate(1 << 30)
     shop.promote(manifest)
     assert [link.filename for link in links(page(shop, PLUGIN))]
-    found = status.read(shop.staging, shop.release, FAMILY, shop.channel, now=NOW)
+    found = shop.status()
     assert found.sets[0].state == "released"
 
 

@@ -24,13 +24,13 @@ from urllib.parse import unquote
 
 import pytest
 from support.schedule import WRITES, Conductor
-from support.wheelset import FAMILY, NOW, WHO, Shop, make_set, pass_gate
+from support.wheelset import WHO, Shop, make_set, pass_gate
 
 from rocwheel.base.console import Console
 from rocwheel.base.errors import RocwheelError, StoreError
 from rocwheel.base.values import replace
 from rocwheel.records.places import LAST_GOOD, Place
-from rocwheel.release import audit, operations, promote, retention, stage, withdraw
+from rocwheel.release import audit, operations, retention
 from rocwheel.release.index import page, publish
 from rocwheel.release.index.channels import Retention
 from rocwheel.release.ledger import log
@@ -104,34 +104,24 @@ class Scene:
     def run(self, name: str, store) -> bool:
         """One operation, from its first request on; whether it says that it changed something."""
         action, _, about = name.partition(" ")
-        shop = self.shop
-        place = replace(shop.release, store=store)
-        staging = replace(shop.staging, store=store)
-        who = withdraw.with_reason(WHO, name)
-        manifest = self.manifests.get(about)
+        shop, manifest = self.shop.over(store), self.manifests.get(about)
         if action == "promote":
-            plan = promote.plan(manifest, FAMILY, shop.channel, store, who=WHO)
-            if not plan.is_done:
-                promote.apply(plan, console=shop.console)
+            shop.promote(manifest)
         elif action == "stage":
-            planned = stage.plan(self.wheelhouses / about, FAMILY, shop.channel, store, who=WHO)
-            stage.apply(planned, console=shop.console)
+            shop.stage(self.wheelhouses / about)
         elif action == "adopt":
-            operations.perform(audit.plan_adoption(place, who=WHO))
+            operations.perform(audit.plan_adoption(shop.release, who=WHO))
         elif action == "repair":
-            mend(place)
+            mend(shop.release)
         elif action == "prune":
-            target = staging if about == "staging" else place
-            late = replace(who, now=NOW.replace(year=2027))
             kept = tuple(m.sha256 for name, m in self.manifests.items() if name != about)
             keep = Retention(staging_days=1, release_days=1, keep_newest=0,
                              pinned=() if about == "staging" else kept)  # fmt: skip
-            channel = replace(shop.channel, retention=keep)
-            planned = retention.plan(target, channel, who=late)
-            retention.apply(planned)
+            shop.channel = replace(shop.channel, retention=keep)
+            place = shop.staging if about == "staging" else shop.release
+            retention.apply(shop.prune_plan(place, days=365, reason=name))
         else:
-            change = withdraw.plan(place, Action(action), who=who, set_id=manifest.sha256)
-            operations.perform(change)
+            shop.change(Action(action), manifest, reason=name)
         return True
 
     def look(self, changed: Collection[str] | None = None) -> None:

@@ -122,6 +122,27 @@ class Conductor:
                 raise AssertionError(f"{process.name} does not stand still")
 
 
+class Counted:
+    """A store that counts its requests, and the bytes of wheels that they put."""
+
+    def __init__(self, store) -> None:
+        self._store, self._lock, self.asked, self.size = store, threading.Lock(), [], 0
+
+    def __getattr__(self, name: str):
+        found = getattr(self._store, name)
+        if name not in REQUESTS:
+            return found
+
+        def request(*args, **kwargs):
+            put = args[1].stat().st_size if name == "create" and args[0].endswith(".whl") else 0
+            with self._lock:
+                self.asked.append(f"{name} {args[0]}")
+                self.size += args[0].size if name == "copy" else put
+            return found(*args, **kwargs)
+
+        return request
+
+
 class ScheduledStore:
     """A store whose requests wait for the conductor; one at a time, as `connections` says."""
 

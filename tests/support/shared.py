@@ -2,16 +2,19 @@
 
 from __future__ import annotations
 
+import copy
 import json
 from pathlib import Path
 
-from support.wheelset import FAMILY, NOW, WHO, Shop, make_set, pass_gate
+from support.trust import Keyring
+from support.wheelset import FAMILY, WHO, Shop, make_set, pass_gate
 
 import amdgpu_family_matrix as matrix
 from rocwheel.base.choices import ALL
 from rocwheel.base.values import replace
 from rocwheel.records.manifest import Manifest
 from rocwheel.release import operations, promote, retention, stage, withdraw
+from rocwheel.release.index.channels import Retention
 from rocwheel.release.index.page import links
 from rocwheel.release.ledger.state import Action
 
@@ -26,6 +29,13 @@ class SharedShop(Shop):
     def __init__(self, url: str, console, **changes) -> None:
         super().__init__(url, console, **{"one_build": True, "name": "try", **changes})
         ((self.staging, self.release),) = self.channel.pairs(self.store, ALL, 7)
+
+    def requiring(self, folder: Path, *roles: str) -> Keyring:
+        """Let promotions need signatures of these roles; return the keys."""
+        keys = Keyring(folder / "keys")
+        trust = keys.trust(*roles)
+        self.channel = replace(self.channel, trust=replace(trust, rules={"try": trust.rules[""]}))
+        return keys
 
     def made(self, folder: Path, *families: matrix.Family, **options) -> Manifest:
         """A staged set of these families; without any of X and Y."""
@@ -55,22 +65,23 @@ class SharedShop(Shop):
         document = plan.to_json(state="published" if plan.state == "ready" else "")
         return {name: item["state"] for name, item in document["families"].items()}
 
-    def take(self, action: Action, manifest: Manifest, *families: matrix.Family) -> None:
+    def take(
+        self, action: Action, manifest: Manifest, *families: matrix.Family, reason: str = "wrong"
+    ) -> None:
         """Roll back or restore for these; none: for all."""
-        who = withdraw.with_reason(WHO, action.value)
-        names = [family.name for family in families]
-        plan = withdraw.plan(self.release, action, who=who, set_id=manifest.sha256, families=names)
-        if not plan.is_done:
-            operations.perform(plan)
+        who, names = withdraw.with_reason(WHO, reason), [family.name for family in families]
+        operations.perform(
+            withdraw.plan(self.release, action, who=who, set_id=manifest.sha256, families=names)
+        )
 
     def drop(self, manifest: Manifest) -> None:
         """Prune a released set."""
         known = (item for item in self.entries(self.release) for item in item.brings)
         others = tuple({item.set for item in known} - {manifest.sha256})
-        keep = replace(self.channel.retention, release_days=1, keep_newest=0, pinned=others)
-        who = replace(WHO, now=NOW.replace(year=2027), reason="retention")
-        plan = retention.plan(self.release, replace(self.channel, retention=keep), who=who)
-        retention.apply(plan)
+        shop = copy.copy(self)
+        keep = Retention(release_days=1, keep_newest=0, pinned=others)
+        shop.channel = replace(self.channel, retention=keep)
+        retention.apply(shop.prune_plan(self.release, days=365))
 
     def index(self, view: str, *, staged: bool = False):
         """The place whose pages a user of this index reads."""

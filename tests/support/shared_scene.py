@@ -14,7 +14,7 @@ from support.wheelset import WHO, Shop, pass_gate
 
 from rocwheel.base.choices import ALL
 from rocwheel.base.values import replace
-from rocwheel.release import operations, promote, stage, withdraw
+from rocwheel.release import promote, stage
 from rocwheel.release.ledger.state import Action
 
 BOTH = tuple(sorted((X.name, Y.name)))
@@ -49,24 +49,17 @@ class SharedScene(Scene):
     def run(self, name: str, store) -> bool:
         action, about, *named = [*name.split(), ""]
         families = [NAMES[letter] for letter in "".join(named)]
+        shop, manifest = self.shop.over(store), self.manifests.get(about)
         if action in {"promote", "lead"}:
-            must = (X.name,) if action == "lead" else ()
-            channel = replace(self.shop.channel, must=must)
-            plan = promote.plan(self.manifests[about], families, channel, store, who=WHO)
+            shop.channel = replace(shop.channel, must=(X.name,) if action == "lead" else ())
+            plan = shop.promote_plan(manifest, *families)
             if not plan.is_done:
-                promote.apply(plan, console=self.shop.console)
-            return True
-        if action in {"rollback", "restore"}:
-            change = withdraw.plan(
-                replace(self.shop.release, store=store),
-                Action(action),
-                who=withdraw.with_reason(WHO, name),
-                set_id=self.manifests[about].sha256,
-                families=[family.name for family in families],
-            )
-            operations.perform(change)
-            return True
-        return super().run(name, store)
+                promote.apply(plan, console=shop.console)
+        elif action in {"rollback", "restore"}:
+            shop.take(Action(action), manifest, *families, reason=name)
+        else:
+            return super().run(name, store)
+        return True
 
     def look(self, changed: Collection[str] | None = None) -> None:
         """What must hold at every instant, in every index."""

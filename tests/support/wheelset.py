@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import base64
+import copy
 import hashlib
 import io
 import random
@@ -19,7 +20,7 @@ from rocwheel.base.versions import PythonVersion, RocmVersion, WheelKind, module
 from rocwheel.gate.suite import suites
 from rocwheel.records.manifest import MANIFEST, Manifest, RocmDelivery, RocmSource, WheelEntry
 from rocwheel.records.verdict import SILENT, Counts, Device, Ran, RocmProvided, State, Verdict
-from rocwheel.release import operations, promote, retention, stage, withdraw
+from rocwheel.release import operations, promote, retention, stage, status, withdraw
 from rocwheel.release.index import channels
 from rocwheel.release.ledger import log, verdicts
 from rocwheel.release.ledger.state import Action, Transition
@@ -254,6 +255,15 @@ class Shop:
         self.store = self.channel.open()
         ((self.staging, self.release),) = self.channel.pairs(self.store, FAMILY.name, 7)
 
+    def over(self, store) -> Shop:
+        """The same shop, which reaches its store through another object."""
+        other = copy.copy(self)
+        other.store = store
+        other.staging, other.release = (
+            replace(place, store=store) for place in (self.staging, self.release)
+        )
+        return other
+
     def stage(self, wheelhouse: Path, who: Who = WHO) -> stage.Stage:
         plan = self.staging_plan(wheelhouse, who)
         stage.apply(plan, console=self.console)
@@ -266,7 +276,8 @@ class Shop:
         return promote.plan(manifest, FAMILY, self.channel, self.store, who=who, **options)
 
     def promote(self, manifest: Manifest, who: Who = WHO, **options) -> int:
-        return promote.apply(self.plan(manifest, who, **options), console=self.console)
+        planned = self.plan(manifest, who, **options)
+        return 0 if planned.is_done else promote.apply(planned, console=self.console)
 
     def change_plan(
         self, action: Action, manifest: Manifest | None = None, *, files=(), reason: str = "wrong"
@@ -279,8 +290,10 @@ class Shop:
         """Yank, unyank, roll back or restore."""
         operations.perform(self.change_plan(action, manifest, **options))
 
-    def prune_plan(self, place, *, days: float, orphans: bool = False) -> retention.Prune:
-        who = replace(WHO, now=NOW + timedelta(days=days), reason="retention")
+    def prune_plan(
+        self, place, *, days: float, orphans: bool = False, reason: str = "retention"
+    ) -> retention.Prune:
+        who = replace(WHO, now=NOW + timedelta(days=days), reason=reason)
         return retention.plan(place, self.channel, who=who, orphans=orphans)
 
     def prune(self, *, days: float, orphans: bool = False) -> list[str]:
@@ -310,6 +323,10 @@ class Shop:
     def shown(self, place, project: str):
         """What the log says is listed."""
         return log.read(place, files=True).shown(project)
+
+    def status(self, now: datetime = NOW, **options) -> status.Overview:
+        pair, families = (self.staging, self.release), {FAMILY.name: FAMILY}
+        return status.overview([pair], families, self.channel, now=now, **options)
 
     def staged(self, wheelhouse: Path, **options) -> Manifest:
         manifest = make_set(wheelhouse, **options)

@@ -150,8 +150,8 @@ def _sets(
         (name, major), ids = item
         family, sets = setting.families[name], {}
         for staging, release in channel.pairs(store, name, major or None):
-            seen = status.read(staging, release, family, channel, now=setting.now, asks_pages=False)
-            for row in (item for item in seen.sets if item.set_id in ids):
+            seen = status.rows(staging, release, family, channel, now=setting.now)
+            for row in (item for item in seen if item.set_id in ids):
                 asked = [
                     (image, python)
                     for recipe in (ids[row.set_id] if row.state == RELEASED else ())

@@ -654,8 +654,7 @@ def _family(
 ) -> FamilySummary:
     newest, blocked, blocked_set = FamilySummary(family=family.name), "", ""
     for staging, release in channel.pairs(store, family.name):
-        rows = status.read(staging, release, family, channel, now=now, asks_pages=False).sets
-        for row in rows:
+        for row in status.rows(staging, release, family, channel, now=now):
             if row.state == "released" and row.known.yanked < row.files:
                 is_newer = row.released > newest.green_since
                 at = release.at(row.known.home)

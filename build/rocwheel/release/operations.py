@@ -225,11 +225,12 @@ def damaged(
         what = place.logs
     if state.before:
         way = "repair it with the rocwheel that wrote it, before this one carries it over"
-    lags = ""
+    wrong, lags = "the log is damaged", ""
     if number > state.number:
+        wrong = "the log ends before what its pages show"
         lags = "where this is a copy of the bucket that is not up to date yet, wait for it; else "
     return StoreError(
-        f"{place.location}: the log is damaged: {problems[number]}",
+        f"{place.location}: {wrong}: {problems[number]}",
         hint=f"{lags}put {what} back from a copy of the bucket; if it is lost for good: {way}",
     )
 

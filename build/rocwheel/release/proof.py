@@ -48,13 +48,10 @@ _JUDGED: Final = re.compile(r"/[0-9a-f]{64}(/[0-9]+)?\.json\Z")  # a verdict
 
 
 class Evidence(Plain, frozen=True, kw_only=True):
-    """What statements prove of a set, by the keys of its verdicts in the store."""
+    """What statements prove of a set."""
 
     lines: Mapping[str, bytes] = {}  # envelopes that a promotion rests on, by their digest
-    signed: frozenset[str] = frozenset()  # of verdicts that runners' keys signed
-    refused: Mapping[str, str] = {}  # of others: by which rule
-    broken: Mapping[str, str] = {}  # of what is no statement: why, and whose it is
-    void: frozenset[str] = frozenset()  # of revoked keys: they block nothing either
+    results: Mapping[str, ChainLink] = {}  # of stored verdicts, by their keys in the store
     approvals: Mapping[Approval, bytes] = {}  # signed by approvers
     doubts: Sequence[str] = ()  # why other approvals do not count
     parents: tuple[str, ...] = ()  # sets that this one was derived from, whose statements count
@@ -150,16 +147,12 @@ def gather(
         raise TrustError(first, hint=hint, detail="\n".join(more))
     if case.trust.rule(case.channel).locked:
         check_locked(manifest, case.trust)
-    keyed = [link for link in made if link.stated.key]
     # a chain goes along as a whole: what does not count is one of those that come before
     chains = {link.stated.cell for link in good[KeyRole.RUNNER]}
     chained = [link for link in made if link.signed and link.holds and link.stated.cell in chains]
     return Evidence(
         lines={x.stated.sha256: x.stated.data for x in (*good[KeyRole.BUILDER], *chained)},
-        signed=frozenset(link.stated.key for link in keyed if link.is_good),
-        refused={link.stated.key: link.about for link in keyed if link.holds and not link.counts},
-        broken={link.stated.key: link.about for link in keyed if not link.holds},
-        void=frozenset(link.stated.key for link in keyed if link.is_void),
+        results={link.stated.key: link for link in made if link.stated.key},
         approvals={link.word: link.stated.data for link in good[KeyRole.APPROVER] if link.word},
         doubts=notes[KeyRole.APPROVER],
         reproduced=any(
@@ -188,10 +181,10 @@ def unsigned(
     """
     if KeyRole.RUNNER not in case.required:
         return {}
-    made = {x.stated.key: x for x in _judged(place, manifest, results, case) if x.stated.key}
-    keys = (item.key for item in results)
-    return {k: made[k].about if k in made else UNNAMED
-            for k in keys if not (k in made and made[k].is_good)}  # fmt: skip
+    made = {link.stated.key: link for link in _judged(place, manifest, results, case)}
+    links = {item.key: made.get(item.key) for item in results}
+    return {k: link.about if link else UNNAMED
+            for k, link in links.items() if not (link and link.is_good)}  # fmt: skip
 
 
 def _judged(
@@ -355,19 +348,19 @@ def believed(
         return tuple(results), {}
     kept, notes = list[FoundVerdict](), dict[verdicts.Cell, list[str]]()
     # a statement that was refused says more than a verdict without one: it is named first
-    for item in sorted(results, key=lambda item: item.key not in evidence.refused):
-        verdict, why = item.verdict, evidence.refused.get(item.key, UNNAMED)
-        broken, is_told = evidence.broken.get(item.key, ""), item.key not in evidence.void
-        if broken or item.key in evidence.signed:
-            kept.append(replace(item, verdict=None, problem=broken) if broken else item)
-        elif is_told and verdict and verdict.state not in PASSED:
+    for item in sorted(results, key=lambda item: item.key not in evidence.results):
+        verdict, link = item.verdict, evidence.results.get(item.key)
+        fails = None if link and link.is_void else verdict
+        if link and not link.holds:
+            kept.append(replace(item, verdict=None, problem=link.about))
+        elif (link and link.is_good) or (fails and fails.state not in PASSED):
             kept.append(item)
-        elif is_told and verdict and verdict.failure:
+        elif fails and fails.failure:
             kept.append(replace(item, verdict=None, problem="unsigned, and it has a failure"))
-        elif not verdict and item.key not in evidence.refused:
+        elif not (verdict or link):
             kept.append(item)
         else:
-            note = f"verdict {item.sha256[:12]} is unsigned: {why}"
+            note = f"verdict {item.sha256[:12]} is unsigned: {link.about if link else UNNAMED}"
             notes.setdefault((item.suite, item.python), []).append(note)
     return tuple(kept), notes
 

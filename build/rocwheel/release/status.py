@@ -140,7 +140,7 @@ class Overview(Plain, frozen=True, kw_only=True):
         return {"sets": [item.to_json() for item in self.sets], "problems": self.problems}
 
 
-def read(
+def rows(
     staging: Place,
     release: Place,
     family: Family,
@@ -148,17 +148,15 @@ def read(
     *,
     now: datetime,
     look: int | None = None,
-    asks_pages: bool = True,
     states: Sequence[IndexState] = (),
-) -> Overview:
-    """Read both logs, unless `states` are theirs, and what proves staged sets.
+) -> list[SetStatus]:
+    """Read a family's sets, and what proves those that are staged and not released.
 
-    `look` limits the latter to the youngest that are not released; the logs alone say nothing about
-    verdicts. Pages of the release show whether its log lost its end.
+    `look` limits the latter to the youngest; the logs alone, which `states` are if they are at
+    hand, say nothing about verdicts.
     """
     states = states or [*map(log.read, (staging, release))]
     staged, released = (state.of(staging.family) for state in states)
-    damage = operations.damage(release, released, released.projects if asks_pages else ())
     waiting = sorted(
         (known for known in staged.listed if known.id not in released.sets),
         key=lambda known: (known.first, known.id),
@@ -167,8 +165,7 @@ def read(
     files = staging.each(lambda known: _file(staging.at(known.home), known.id), waiting[:look])
     cells = {cell for _, _, found in files for cell in verdicts.cells(found)}
     before = verdicts.released_coverage(release, released, cells)
-    look_at = partial(_doubt, release, channel)
-    doubts = dict(release.each(look_at, released.sets.values()))
+    doubts = dict(release.each(partial(_doubt, release, channel), released.sets.values()))
     judged: dict[str, tuple[Decision | None, str]] = {
         known.id: (None, NOT_LOOKED) for known in waiting
     }
@@ -197,11 +194,7 @@ def read(
             family=family.name,
         )
         sets.append(row)
-    return Overview(
-        sets=tuple(sorted(sets, key=lambda item: (item.age, item.set_id))),
-        problems=(*problems(staging, staged, staged.damage), *problems(release, released, damage)),
-        is_damaged=bool(damage),
-    )
+    return sorted(sets, key=lambda item: (item.age, item.set_id))
 
 
 def _doubt(release: Place, channel: Channel, known: Known) -> tuple[str, tuple[str, str]]:
@@ -246,29 +239,35 @@ def overview(
     """Read each pair of staging and release; with `hours` only the sets that wait for longer.
 
     A pair that is looked at as `all` is read for each family of its sets, of those that are given.
-    Raises ConfigError where none of them is.
+    Pages of a release show whether its log lost its end. Raises ConfigError where none of those
+    families is given.
     """
-    overviews, unknown, releases = list[Overview](), dict[str, None](), []
-    for pair in pairs:
-        views, states = [pair[0].family], [*map(log.read, pair)]
-        releases.append((pair[1], states[1]))
+    sets, said, releases, is_damaged = list[SetStatus](), list[str](), [], False
+    known, unknown = 0, dict[str, None]()
+    for staging, release in pairs:
+        staged, released = log.read(staging), log.read(release)
+        releases.append((release, released))
+        views = [staging.family]
         if views == [ALL]:
-            every = (known for state in states for known in state.sets.values())
-            views = sorted({name for known in every for name in known.families} - {ALL})
+            every = (item for state in (staged, released) for item in state.sets.values())
+            views = sorted({name for item in every for name in item.families} - {ALL})
         for view in views:
             if view not in families:
                 unknown[view] = None
                 continue
-            staging, release = (place.of(view) for place in pair)
-            about: Any = {"now": now, "look": look, "states": states}
-            overviews.append(read(staging, release, families[view], channel, **about))
-    sets = [item for one in overviews for item in one.sets]
-    problems = [unknown_families(channel, unknown, is_all=not overviews)] if unknown else []
-    problems += [text for one in overviews for text in one.problems]
+            known += 1
+            about: Any = {"now": now, "look": look, "states": (staged, released)}
+            sets += rows(staging.of(view), release.of(view), families[view], channel, **about)
+        seen = released if staging.family == ALL else released.of(staging.family)
+        damage = operations.damage(release, seen, seen.projects)
+        is_damaged |= bool(damage)
+        said += (*problems(staging, staged, staged.damage), *problems(release, released, damage))
+    if unknown:
+        said.insert(0, unknown_families(channel, unknown, is_all=not known))
     return Overview(
         sets=tuple(sets if hours is None else waiting(sets, hours=hours)),
-        problems=tuple(dict.fromkeys(problems)),
-        is_damaged=any(one.is_damaged for one in overviews),
+        problems=tuple(dict.fromkeys(said)),
+        is_damaged=is_damaged,
         releases=tuple(releases),
     )
 

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
-from datetime import date
+import os
+import shutil
+import time
+from datetime import date, timedelta
 
 import pytest
 from support.trust import Keyring, SignedShop, World
@@ -117,6 +120,29 @@ def test_a_gate_of_before_0_3_counts_unsigned(desk) -> None:
     found = verdicts.find(desk.release, desk.manifest.sha256)
     assert {item.verdict.suite for item in found} == {"smoke", "unit"}
     assert desk.is_released
+
+
+def test_a_set_that_waits_while_its_bucket_is_moved_needs_keys_of_that_day(
+    tmp_path, console
+) -> None:
+    """It is as old as the copy for the new bucket, as docs/how-to/buckets.md says."""
+    keys = Keyring(tmp_path / "keys", another="builder", second="runner")
+    ended = {"until": date.today() - timedelta(days=1)}  # noqa: DTZ011 - files lie there today
+    here, there = (SignedShop(tmp_path / name, console, keys) for name in ("here", "there"))
+    manifest = here.ready()
+    for path in here.store.root.rglob("*"):
+        os.utime(path, (ago := time.time() - 3 * 86_400, ago))
+    shutil.copytree(here.store.root, there.store.root, copy_function=shutil.copy)
+    for shop in (here, there):
+        shop.trusting(builder=ended, runner=ended)
+    assert here.plan(manifest).state == "ready"
+    with pytest.raises(PromotionError, match="builder: window: the key was valid until"):
+        there.promote(manifest)
+    proof.add(there.staging, manifest.sha256, there.provenance(manifest, "another"))
+    for suite in ("smoke", "unit"):
+        there.add(manifest, "second", suite=suite, host="node2")
+    there.promote(manifest)
+    assert there.shown(there.release, "jax-rocm7-pjrt")
 
 
 def test_the_demos_wheelhouse_is_signed_by_its_build_record(tmp_path, console, monkeypatch) -> None:
