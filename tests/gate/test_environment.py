@@ -9,7 +9,7 @@ import pytest
 from support.gate import here
 from support.wheelset import make_set
 
-from rocwheel.base.errors import ConfigError, WheelError
+from rocwheel.base.errors import WheelError
 from rocwheel.base.store.opening import open_store
 from rocwheel.base.versions import PythonVersion
 from rocwheel.gate import environment, subject
@@ -102,11 +102,6 @@ def test_it_is_the_manifests_rocm_unless_another_is_named_or_the_suite_is_for_us
 ):
     (tmp_path / MINE).mkdir()
     assert said in str(environment.rocm_of(request_, here(tmp_path)))
-
-
-def test_a_rocm_that_nothing_names_is_an_error_and_not_a_guess(tmp_path):
-    with pytest.raises(ConfigError, match="which ROCm"):
-        environment.rocm_of(asked(origin="directory"), here(tmp_path))
 
 
 @pytest.mark.parametrize(

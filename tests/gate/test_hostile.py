@@ -423,13 +423,6 @@ def pytest_runtest_makereport(item, call):
 """
 
 
-@pytest.fixture
-def root(tmp_path):
-    folder = tmp_path / "suite"
-    folder.mkdir()
-    return folder
-
-
 def readable(run: gate.Run) -> None:
     """All reports can be made and read, whatever is in them."""
     reports = render(run.results, run.verdict, {})

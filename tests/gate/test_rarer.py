@@ -16,13 +16,6 @@ pytestmark = pytest.mark.integration
 CI = Path(__file__).parents[2] / "ci"
 
 
-@pytest.fixture
-def root(tmp_path):
-    folder = tmp_path / "suite"
-    folder.mkdir()
-    return folder
-
-
 def test_a_file_whose_tests_all_fail_costs_few_processes(root):
     tests = "".join(f"def test_{n}(): assert False\n" for n in range(40))
     run = gate.run(root, {"test_a.py": tests}, retry_limit=0)

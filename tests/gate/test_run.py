@@ -25,7 +25,6 @@ import amdgpu_family_matrix as matrix
 from rocwheel import rocm
 from rocwheel.base.errors import ConfigError
 from rocwheel.base.home import Home
-from rocwheel.base.host import machine as machines
 from rocwheel.base.process import HostRunner, base_env
 from rocwheel.base.store.opening import open_store
 from rocwheel.base.values import replace
@@ -67,13 +66,6 @@ def test_listed(): assert False
 """,
     "test_b.py": "def test_b(): pass\n",
 }
-
-
-@pytest.fixture(scope="module")
-def interpreter():
-    """The CPython the tests themselves run on is there for certain."""
-    found = machines.pythons(os.environ, runner=HostRunner(base_env(os.environ)))
-    return next(item for item in found if item.version.minor >= 11)
 
 
 @pytest.fixture(scope="module")

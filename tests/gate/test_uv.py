@@ -16,19 +16,12 @@ from support.gate import here
 from support.wheelset import make_set
 
 from rocwheel.base.errors import CommandError, ConfigError
-from rocwheel.base.host import machine as machines
-from rocwheel.base.process import HostRunner, base_env
+from rocwheel.base.process import HostRunner
 from rocwheel.base.values import replace
 from rocwheel.gate import InfraError, environment, subject
 
 pytestmark = [pytest.mark.integration, pytest.mark.slow, pytest.mark.xdist_group("gate run")]
 OWN = {"INSTALLER", "REQUESTED", "direct_url.json", "uv_cache.json"}  # of each installer
-
-
-@pytest.fixture(scope="module")
-def interpreter():
-    found = machines.pythons(os.environ, runner=HostRunner(base_env(os.environ)))
-    return next(item for item in found if item.version.minor >= 11)
 
 
 @pytest.fixture

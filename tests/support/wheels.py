@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import base64
 import csv
-import functools
 import hashlib
 import io
 import os
@@ -30,6 +29,7 @@ from rocwheel.wheel.wheel_policy import WheelPolicy
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping, Sequence
 
+POLICY = yaml_file.read(Path(__file__).parents[2] / "ci" / "wheel_policy.yaml", WheelPolicy)
 PAGE = 4096
 PLUGIN_MODULES = (
     "_hybrid", "_prng", "_rnn", "_solver", "_sparse", "_triton", "rocm_plugin_extension",
@@ -47,6 +47,18 @@ JAXLIB_SOURCES = (
       for name in ("arith", "chlo", "func", "mhlo", "mpmd", "sdy", "stablehlo")),
 )  # fmt: skip
 SHORT_RUNPATH = ("$ORIGIN/../rocm/lib", "$ORIGIN/../../rocm/lib", "/opt/rocm/lib")
+
+
+class NoRunner:
+    """A runner where no process may start."""
+
+    def path(self, host):
+        raise AssertionError(host)
+
+    def run(self, command, **_):
+        raise AssertionError(command)
+
+    capture = run
 
 
 # ELF ------------------------------------------------------------------------------------------
@@ -480,11 +492,9 @@ def pjrt(*, number: str = "7", version: str = "0.9.1", **changes) -> Wheel:
     return made.but(**changes)
 
 
-@functools.cache
 def _taken(module: str) -> bytes:
     """Return a module with the names that JAX takes from it."""
-    policy = yaml_file.read(Path(__file__).parents[2] / "ci" / "wheel_policy.yaml", WheelPolicy)
-    names = policy.kinds[WheelKind.JAXLIB].names.get(module, ())
+    names = POLICY.kinds[WheelKind.JAXLIB].names.get(module, ())
     return "".join(f"{name} = None\n" for name in names).encode()
 
 

@@ -12,18 +12,15 @@ import pytest
 import uv
 from support import wheels
 from support.mutants import Draft
+from support.wheels import POLICY
 
-from rocwheel.base import yaml_file
 from rocwheel.base.values import replace
 from rocwheel.cli import main
 from rocwheel.records.install import Install
 from rocwheel.records.manifest import MANIFEST, Manifest
 from rocwheel.release import wheelset
 from rocwheel.wheel.verify import verify_wheelhouse
-from rocwheel.wheel.wheel_policy import WheelPolicy
 from rocwheel.wheel.zip_reader import ZipArchive
-
-POLICY = yaml_file.read(Path(__file__).parents[2] / "ci" / "wheel_policy.yaml", WheelPolicy)
 
 
 @pytest.fixture

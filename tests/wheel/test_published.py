@@ -28,13 +28,12 @@ from packaging.requirements import Requirement
 from packaging.version import Version
 from support import published
 from support.mutants import BROKEN, SOUND, mutants
+from support.wheels import POLICY
 
-from rocwheel.base import yaml_file
 from rocwheel.base.process import HostRunner, base_env
 from rocwheel.wheel.verify import verify
 from rocwheel.wheel.verify.rules import Finding, Severity
 from rocwheel.wheel.verify.runs import Running, runs
-from rocwheel.wheel.wheel_policy import WheelPolicy
 
 CHOSEN = os.environ.get("ROCWHEEL_PUBLISHED", "")
 pytestmark = [
@@ -42,7 +41,6 @@ pytestmark = [
     pytest.mark.skipif(not CHOSEN, reason="ROCWHEEL_PUBLISHED is not set: downloads 4 GB"),
 ]
 
-POLICY = yaml_file.read(Path(__file__).parents[2] / "ci" / "wheel_policy.yaml", WheelPolicy)
 PROJECTS = ("jax-rocm7-pjrt", "jax-rocm7-plugin", "jax-rocm10-pjrt", "jax-rocm10-plugin")
 PYTHONS = ("3.11", "3.12", "3.13", "3.14")
 OLDEST = Version("0.6.0")

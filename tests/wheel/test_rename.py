@@ -13,19 +13,15 @@ from hypothesis import strategies as st
 from packaging.requirements import Requirement
 from packaging.version import Version
 from support import wheels
-from support.wheels import File, Wheel
+from support.wheels import POLICY, File, Wheel
 
-from rocwheel.base import yaml_file
 from rocwheel.base.errors import ConfigError, WheelError
 from rocwheel.wheel import rename
 from rocwheel.wheel.diff import diff
 from rocwheel.wheel.inspect import inspect
 from rocwheel.wheel.rename import NewVersion, plan_retag, plan_reversion
 from rocwheel.wheel.verify import verify
-from rocwheel.wheel.wheel_policy import WheelPolicy
 from rocwheel.wheel.zip_reader import ZipArchive
-
-POLICY = yaml_file.read(Path(__file__).parents[2] / "ci" / "wheel_policy.yaml", WheelPolicy)
 
 
 def text(path: Path, name: str) -> str:

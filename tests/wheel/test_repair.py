@@ -14,9 +14,8 @@ from pathlib import Path
 import pytest
 import uv
 from support import rocm_packages, wheels
-from support.wheels import File, Wheel
+from support.wheels import POLICY, File, NoRunner, Wheel
 
-from rocwheel.base import yaml_file
 from rocwheel.base.errors import WheelError
 from rocwheel.base.values import replace
 from rocwheel.records.install import Install, rocm_extras
@@ -26,30 +25,16 @@ from rocwheel.wheel.repair import RepairResult, apply, plan_repair
 from rocwheel.wheel.verify import verify
 from rocwheel.wheel.verify.libraries import Expectation
 from rocwheel.wheel.verify.rules import Severity
-from rocwheel.wheel.wheel_policy import WheelPolicy
 from rocwheel.wheel.zip_reader import ZipArchive
 
 pytestmark = [pytest.mark.integration, pytest.mark.needs("cc")]
 
-POLICY = yaml_file.read(Path(__file__).parents[2] / "ci" / "wheel_policy.yaml", WheelPolicy)
 MODULE = "jax_rocm7_plugin/_linalg.so"
 SHORT = POLICY.runpath.expanded("short")
 WITHOUT_GPUS = replace(
     POLICY,
     kinds={kind: replace(rules, gpu_code=False) for kind, rules in POLICY.kinds.items()},
 )
-
-
-class NoRunner:
-    """A wheel that only needs another tag starts no process."""
-
-    def path(self, host):
-        raise AssertionError(host)
-
-    def run(self, command, **_):
-        raise AssertionError(command)
-
-    capture = run
 
 
 def compile_library(target: Path, source: str, *flags: str) -> Path:

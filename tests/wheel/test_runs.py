@@ -8,16 +8,14 @@ from pathlib import Path
 import pytest
 from support import runnable
 from support.mutants import BROKEN, SOUND, mutants
-from support.wheels import File, Wheel
+from support.wheels import POLICY, File, Wheel
 
-from rocwheel.base import yaml_file
 from rocwheel.base.errors import HostError
 from rocwheel.base.process import HostRunner, base_env
 from rocwheel.cli import main
 from rocwheel.wheel.verify import verify
 from rocwheel.wheel.verify.rules import Severity
 from rocwheel.wheel.verify.runs import Running, runs
-from rocwheel.wheel.wheel_policy import WheelPolicy
 
 pytestmark = [
     pytest.mark.integration,
@@ -26,7 +24,6 @@ pytestmark = [
     pytest.mark.xdist_group("runs"),
 ]
 
-POLICY = yaml_file.read(Path(__file__).parents[2] / "ci" / "wheel_policy.yaml", WheelPolicy)
 INIT = "jax_plugins/xla_rocm7/__init__.py"
 VERSION = "jax_rocm7_plugin/version.py"
 MADE = {"pjrt": runnable.pjrt, "plugin": runnable.plugin, "jaxlib": runnable.jaxlib}

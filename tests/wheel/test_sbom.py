@@ -10,9 +10,8 @@ import pytest
 from cyclonedx.schema import SchemaVersion
 from cyclonedx.validation.json import JsonStrictValidator
 from support import wheels
-from support.wheels import File
+from support.wheels import POLICY, File, NoRunner
 
-from rocwheel.base import yaml_file
 from rocwheel.base.errors import WheelError
 from rocwheel.base.git import Source
 from rocwheel.cli import main
@@ -21,9 +20,7 @@ from rocwheel.wheel.diff import diff
 from rocwheel.wheel.inspect import inspect
 from rocwheel.wheel.repair import apply, plan_repair
 from rocwheel.wheel.sbom import Component, make, of_source, of_wheel, read, with_version
-from rocwheel.wheel.wheel_policy import WheelPolicy
 
-POLICY = yaml_file.read(Path(__file__).parents[2] / "ci" / "wheel_policy.yaml", WheelPolicy)
 AUDITWHEEL = {  # as auditwheel 6.5 writes it
     "bomFormat": "CycloneDX", "specVersion": "1.4", "version": 1,
     "metadata": {
@@ -42,11 +39,6 @@ BUILT = (
     Component("source", "rocm", "7.10.0", "pkg:generic/rocm@7.10.0"),
     Component("tool", "clang", "18"),
 )
-
-
-class NoRunner:
-    def run(self, command, **_):
-        raise AssertionError(command)
 
 
 def repaired(path: Path, out: Path, console, **given) -> Path:

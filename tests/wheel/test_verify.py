@@ -8,9 +8,16 @@ from pathlib import Path
 
 import pytest
 from support import wheels
-from support.wheels import SHORT_RUNPATH, File, make_bundle, make_code, make_elf, pack_bundle
+from support.wheels import (
+    POLICY,
+    SHORT_RUNPATH,
+    File,
+    make_bundle,
+    make_code,
+    make_elf,
+    pack_bundle,
+)
 
-from rocwheel.base import yaml_file
 from rocwheel.base.errors import WheelError
 from rocwheel.base.values import replace
 from rocwheel.wheel import SOME_CODE, repair
@@ -18,9 +25,7 @@ from rocwheel.wheel.inspect import inspect
 from rocwheel.wheel.verify import verify, verify_set, verify_wheelhouse
 from rocwheel.wheel.verify.libraries import Expectation
 from rocwheel.wheel.verify.rules import RULES, Severity, finding
-from rocwheel.wheel.wheel_policy import WheelPolicy
 
-POLICY = yaml_file.read(Path(__file__).parents[2] / "ci" / "wheel_policy.yaml", WheelPolicy)
 MODULE = "jax_rocm7_plugin/_linalg.so"
 LIBRARY = "jax_plugins/xla_rocm7/xla_rocm_plugin.so"
 BUNDLE = make_bundle(("gfx942", "gfx1100"))

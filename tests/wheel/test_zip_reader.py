@@ -12,31 +12,15 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from support import wheels
 from support.hostile import CORPUS, DEEP, GOOD, NAME, SOUND, good, restated
-from support.wheels import File, Zip, make_elf
+from support.wheels import POLICY, File, NoRunner, Zip, make_elf
 
-from rocwheel.base import yaml_file
 from rocwheel.base.errors import WheelError
 from rocwheel.wheel import Limits, rename, zip_reader
 from rocwheel.wheel.rename import NewVersion, plan_retag, plan_reversion
 from rocwheel.wheel.repair import apply, plan_repair
 from rocwheel.wheel.verify import verify
 from rocwheel.wheel.verify.rules import Severity
-from rocwheel.wheel.wheel_policy import WheelPolicy
 from rocwheel.wheel.zip_reader import ZipArchive
-
-POLICY = yaml_file.read(Path(__file__).parents[2] / "ci" / "wheel_policy.yaml", WheelPolicy)
-
-
-class NoRunner:
-    """Whatever is refused is refused before a process starts."""
-
-    def path(self, host):
-        raise AssertionError(host)
-
-    def run(self, command, **_):
-        raise AssertionError(command)
-
-    capture = run
 
 
 def test_the_corpus_is_large_and_its_model_is_sound(tmp_path: Path) -> None:

@@ -8,7 +8,8 @@ import os
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import ExitStack, suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+from datetime import datetime
 from functools import partial
 from pathlib import Path
 from queue import Empty, Queue
@@ -28,7 +29,7 @@ from rocwheel.gate import InfraError, SetupError, control, environment, subject
 from rocwheel.gate.engine.child import WorkerSpec
 from rocwheel.gate.engine.loop import TestRunner
 from rocwheel.gate.engine.plan import Estimates, Lane, RunPlan, System, Watcher
-from rocwheel.gate.environment import NO_ROCM, Environment
+from rocwheel.gate.environment import NO_ROCM, Environment, Provided
 from rocwheel.gate.machine import devices, preflight
 from rocwheel.gate.machine.accelerators import Accelerator, Maker
 from rocwheel.gate.machine.devices import Allotted, Slots
@@ -36,14 +37,13 @@ from rocwheel.gate.machine.preflight import EnvironmentFacts
 from rocwheel.gate.request import Choice, DeviceChoice, GateRequest
 from rocwheel.gate.suite import discovery, upstream
 from rocwheel.gate.suite.discovery import SuiteFiles
-from rocwheel.gate.verdict import run_record
-from rocwheel.gate.verdict.judge import judge, with_unmet_skips
-from rocwheel.gate.verdict.run_record import Setup
+from rocwheel.gate.verdict.judge import collected, drawn, judge, with_unmet_skips
 from rocwheel.records.results import CUT_SHORT, Fault, Results
-from rocwheel.records.verdict import State, Verdict
+from rocwheel.records.verdict import Ran, State, Verdict
 
 WORK: Final = "gate/work"  # in the cache
 WATCHED: Final = ("jax", "jaxlib")
+DIRTY: Final = "-dirty"
 
 
 class GateResult(Plain, frozen=True, kw_only=True):
@@ -97,7 +97,7 @@ def run(request: GateRequest, here: Here, watcher: Watcher) -> GateResult:
     gate = _Gate(request=request, here=here, watcher=watcher, until=until)
     with suppress(HostError):  # an image without git
         own = home.tool(here.home, partial(git.identify, runner=here.runner))
-        gate.tool = f"{own.commit}{run_record.DIRTY if own.dirty else ''}" or __version__
+        gate.tool = f"{own.commit}{DIRTY if own.dirty else ''}" or __version__
     error: RocwheelError | None = None
     with ExitStack() as stack:
         try:
@@ -115,24 +115,37 @@ def run(request: GateRequest, here: Here, watcher: Watcher) -> GateResult:
         except OSError as exc:
             error = InfraError(str(exc), hint="check disk space and permissions of this machine")
         except KeyboardInterrupt:
-            results = run_record.empty(request, State.NOT_RUN, CUT_SHORT)
+            results = _empty(request, State.NOT_RUN, CUT_SHORT)
             gate.is_cut = True
     if error:
         state = error.state if isinstance(error, SetupError) else State.INFRA
-        results = run_record.empty(request, state, str(error))
-    results = replace(results, environment=run_record.about(gate))
+        results = _empty(request, state, str(error))
+    results = replace(results, environment=gate.about())
     judged = judge(results, request.demand)
-    verdict = run_record.verdict(gate, results, judged, started=started)
+    verdict = gate.verdict(results, judged, started=started)
     return GateResult(
         results=results, judged=judged, verdict=verdict, error=error, is_cut=gate.is_cut
     )
 
 
 @dataclass(kw_only=True)
-class _Gate(Setup):
+class _Gate:
+    """A gate that runs, and what it has set up so far; it may end at any step."""
+
+    request: GateRequest
+    here: Here
     watcher: Watcher
     until: float
     work: Path = Path()
+    provided: Provided = NO_ROCM
+    facts: EnvironmentFacts | None = None
+    environment: Environment | None = None
+    prepared: str = ""  # how the environment came to be
+    uncompared: str = ""  # which wheels are there on trust
+    lanes: tuple[Lane, ...] = ()
+    env: Mapping[str, str] = field(default_factory=dict)  # the suite's variables, with values
+    tests: str = ""  # commit of JAX whose tests ran, or SHA-256 of the folder
+    tool: str = __version__  # our commit, "-dirty" when files differ from it
     is_cut: bool = False
 
     def left(self) -> float:
@@ -400,6 +413,87 @@ class _Gate(Setup):
                 if other.is_cut:
                     raise KeyboardInterrupt
                 yield devices_, found
+
+    @property
+    def packages(self) -> tuple[str, ...]:
+        return self.environment.packages if self.environment else ()
+
+    def about(self) -> dict[str, str]:
+        """Return the circumstances of the run, for the report and for running it again."""
+        request, facts, rocm = self.request, self.facts, self.provided.record
+        devices = {d.serial: d for lane in self.lanes for d in lane.devices}
+        return {
+            "command": request.command,
+            "wheels": "\n".join(wheel.filename for wheel in request.wheels.wheels),
+            "manifest": request.manifest.sha256,
+            "family": request.family.name,
+            "python": facts.python if facts else str(request.python),
+            "jax": request.wheels.jax_version if request.suite.with_jax else "",
+            "backend": facts.backend if facts else "",
+            "rocm": " ".join(filter(None, (rocm.origin, rocm.name, rocm.version, rocm.sha256))),
+            "devices": "\n".join(
+                f"{d.target} {d.serial} {d.name}".strip() for d in devices.values()
+            ),
+            "host": request.host,
+            "runner": request.runner,
+            "environment": "; ".join(filter(None, (self.prepared, self.uncompared))),
+            "packages": "\n".join(self.packages),
+            "variables": "\n".join(f"{name}={value}" for name, value in self.env.items()),
+            "tests": self.tests,
+            "tool": self.tool,
+        }
+
+    def verdict(self, results: Results, judged: Fault, *, started: datetime) -> Verdict:
+        request = self.request
+        wheels = {wheel.filename: wheel.sha256 for wheel in request.wheels.wheels}
+        return Verdict(
+            manifest=request.manifest.sha256,
+            family=request.family.name,
+            python=str(request.python),
+            wheels=wheels if self.environment else {},
+            backend=self.facts.backend if self.facts else "",
+            runner=request.runner,
+            host=request.host,
+            devices=tuple(dict.fromkeys(d.device for lane in self.lanes for d in lane.devices)),
+            rocm=self.provided.record,
+            jax_version=request.wheels.jax_version,
+            started=started.isoformat(),
+            ended=self.here.now().isoformat(),
+            tool=self.tool,
+            ran=self._ran(results),
+            **drawn(results, judged, request.demand),
+        )
+
+    def _ran(self, results: Results) -> Ran:
+        """Return what ran; empty where nothing did."""
+        request, known = self.request, self.request.known
+        pytest = [item.partition("==")[2] for item in self.packages if item.startswith("pytest==")]
+        unknown = ""  # why these tests cannot be run again with the same rocwheel
+        if self.tool.endswith(DIRTY):
+            unknown = "files of rocwheel differ from its commit"
+        elif results.tests and self.tool == __version__:
+            unknown = "this rocwheel does not know the commit it was built from"
+        return Ran(
+            definition=known.definition if known else "",
+            skips=known.skips if known else "",
+            tests=self.tests,
+            selection=request.suite.select,
+            pytest=next(iter(pytest), ""),
+            collected=collected(results),
+            unofficial=(*request.unofficial, *filter(None, (self.uncompared, unknown))),
+        )
+
+
+def _empty(request: GateRequest, state: State, message: str) -> Results:
+    """Return the results of a gate that ended before its first test."""
+    return Results(
+        suite=request.suite.name,
+        shard=str(request.shard),
+        files=(),
+        suite_files=(),
+        tests=(),
+        faults=(Fault(state=state, message=message),),
+    )
 
 
 def _within(seconds: float, work: Callable[[], SuiteFiles]) -> SuiteFiles:

@@ -17,8 +17,6 @@ from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Final
 
-from msgspec import to_builtins
-
 import amdgpu_family_matrix as matrix
 from rocwheel import dist, rocm
 from rocwheel.base import container, files, git
@@ -60,20 +58,13 @@ TARBALL: Final = f"therock-dist-linux-miniature-{ROCM_VERSION}.tar.gz"
 SCRIPT: Final = "make_therock.py"  # of the workspace, which makes it
 
 
-class Listed(Plain, frozen=True, kw_only=True):
-    """Whether an index shows the set, and the URL of that index."""
-
-    released: bool
-    index: str
-
-
 class DemoResult(Plain, frozen=True, kw_only=True):
     """A finished demo: what was built, and where to install it from and look at it."""
 
     wheelhouse: Path
     manifest: Manifest
     index: str  # URL
-    families: Mapping[str, Listed]  # where the set is for several
+    families: Mapping[str, Mapping[str, Any]]  # where the set is for several: as `indexes` says
     requirements: Path  # of the set, with its index and hashes, for every CPython
     page: Path  # the page of the night, which leads to the gates' reports
     installed: tuple[dict[str, Any], ...]  # the modules that each CPython imported
@@ -87,14 +78,15 @@ class DemoResult(Plain, frozen=True, kw_only=True):
         """Yield the last lines for a person."""
         yield from dist.table(self.manifest)
         for name, listed in self.families.items():
-            yield f"{name}: {'released' if listed.released else 'not released'}: {listed.index}"
+            state = "released" if listed["released"] else "not released"
+            yield f"{name}: {state}: {listed['index']}"
         yield f"the page of the night: {self.page}"
         yield f"to install the set: {self.pip}"
 
     def document(self) -> dict[str, Any]:
         contents = dist.contents(self.wheelhouse, self.manifest)
         places = {"index": self.index, "pip": self.pip, "page": str(self.page)}
-        families = {"families": to_builtins(self.families)} if self.families else {}
+        families = {"families": self.families} if self.families else {}
         return {**contents, **places, **families, "installed": list(self.installed)}
 
 
@@ -191,14 +183,14 @@ class DemoNight(Plain, frozen=True, kw_only=True):
     setting: planning.PlanInput
     folder: Path  # of the store, and of what is written beside it
 
-    def indexes(self, manifest: Manifest) -> dict[str, Listed]:
+    def indexes(self, manifest: Manifest) -> dict[str, dict[str, Any]]:
         """Return each family's index, and whether it lists the set."""
         channel, listed = self.setting.channel, {}
         for name in self.recipe.families:
             _, place = channel.pair(channel.open(), manifest, name)
             known = log.read(place).of(name).sets.get(manifest.sha256)
             released = known is not None and known.standing is Standing.LISTED
-            listed[name] = Listed(released=released, index=place.url)
+            listed[name] = {"released": released, "index": place.url}
         return listed
 
 
@@ -283,7 +275,8 @@ def finish(prepared: Prepared, what: DemoNight, built: str, here: Here) -> DemoR
     manifest = Manifest.load(folder)
     major = RocmVersion.parse(manifest.rocm.version).major
     indexes = what.indexes(manifest)
-    index = min(indexes.values(), key=lambda item: not item.released).index  # the first that has it
+    first = min(indexes.values(), key=lambda item: not item["released"])  # that has it
+    index: str = first["index"]
     requirements = what.folder / "requirements.txt"
     requirements.write_text(Install.of(manifest, index).requirements, encoding="utf-8")
     fetched = rocm.plan(what.recipe.rocm, sha256=None, version=None, cache=base.cache, cwd=base.cwd)

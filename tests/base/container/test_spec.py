@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import csv
-import subprocess
 from pathlib import Path, PurePosixPath
 
 import pytest
@@ -19,7 +18,7 @@ from rocwheel.base.container import (
     devices,
 )
 from rocwheel.base.errors import HostError
-from rocwheel.base.process import Command, GuestPath, HostRunner
+from rocwheel.base.process import GuestPath, HostRunner
 from rocwheel.base.values import replace
 from rocwheel.dist.build_request import Executor
 from rocwheel.dist.executor import limits
@@ -46,17 +45,6 @@ def spec(tmp_path):
 
 def words(spec):
     return spec.start.argv
-
-
-def test_it_may_what_a_build_needs_and_no_more(spec):
-    given = words(spec)
-    for word in (
-        "--rm", "--read-only", "--init", "--cap-drop=ALL", "--security-opt=no-new-privileges",
-        "--network=none", "--user=1000:100", "--group-add=27", "--pull=never",
-    ):  # fmt: skip
-        assert word in given
-    assert not any("privileged" in word and "no-new" not in word for word in given)
-    assert not any("seccomp" in word for word in given)
 
 
 @pytest.mark.parametrize(
@@ -141,35 +129,12 @@ def test_a_kept_container_whose_files_cannot_be_written_is_one_error(spec, tmp_p
     assert "ROCWHEEL_CACHE_DIR" in refused.value.hint
 
 
-def test_what_a_dry_run_shows_first_makes_all_that_is_mounted(spec, tmp_path):
-    """Pasted as it is printed, where a line is a line."""
-    caches = Mount(host=tmp_path / "a b", guest=GuestPath(PurePosixPath("/c")), writable=True)
-    spec = replace(spec, mounts=(caches,))
-    for command in spec.prepare:
-        assert "\n" not in str(command)
-        subprocess.run(str(command), shell=True, check=True)
-    assert {file.name: file.read_text() for file in spec.folder.iterdir()} == spec.files
-    assert (tmp_path / "a b").is_dir()
-
-
 def test_what_only_takes_its_name_is_known_as_ours_too(spec):
     """A leftover is found by its labels, whoever was killed when."""
     ours = replace(spec, owner="1:2:boot:3")
     marks = [word for word in ours.start.argv if word.startswith(("--name=", "--label="))]
     assert marks == [word for word in ours.take_name.argv if word in marks]
     assert len(marks) == 4
-
-
-def test_a_command_in_it_is_one_line_that_can_be_pasted(spec):
-    command = Command(argv=("echo", "a b"), env={"X": "1"}, cwd=GuestPath(PurePosixPath("/w")))
-    line = str(spec.execute(command, 7))
-    assert line.startswith("docker exec --workdir=/w --env=X=1 rocwheel-abc /bin/sh -c ")
-    assert line.endswith("7 echo 'a b'")
-
-
-def test_files_of_the_run_know_the_caller(spec):
-    assert "me:x:1000:100::/rocwheel/home:/bin/sh" in spec.files["passwd"]
-    assert "g27:x:27:" in spec.files["group"]
 
 
 def test_no_more_processes_are_asked_for_than_there_can_be():

@@ -97,12 +97,6 @@ def test_skip_entries_are_counted_over_all_shards():
     assert with_unmet_skips(cut) == cut, "what did not run cannot be said to meet nothing"
 
 
-def test_shards_that_were_cut_in_another_way_are_not_merged():
-    both = (shard(1, result("a::t")), shard(2, result("a::t"), result("b::t")))
-    with pytest.raises(ConfigError, match="a: in two shards: they were not cut alike"):
-        merge_results(both, 2, DEMAND)
-
-
 @pytest.mark.parametrize(
     ("wrong", "named"),
     [

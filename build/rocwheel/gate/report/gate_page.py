@@ -52,7 +52,7 @@ TO_DO: Final = {
 }
 
 
-class Place(NamedTuple):
+class _Place(NamedTuple):
     ended: str  # how the process did, where this was its last test; "" elsewhere
     log: str  # its file, in the folder `logs` beside the page
     number: int  # of the tests in its process, from 1
@@ -66,7 +66,7 @@ class Trails:
         self._command = shlex.split(results.environment.get("command", ""))
         self._last = last
         # by lane, process, start and test
-        self._places: dict[tuple[str, int, int, str], Place] = {}
+        self._places: dict[tuple[str, int, int, str], _Place] = {}
         processes = {(item.lane, item.number): item for item in results.processes}
         ran = [(attempt, test.test) for test in results.tests for attempt in test.attempts]
         ran.sort(key=lambda item: item[0].start_ms)  # at the same millisecond in the file's order
@@ -77,7 +77,7 @@ class Trails:
             known, (number, earlier) = processes.get(where), before.get(where, (0, ""))
             before[where] = (number + 1, name)
             is_last = last_of[where] == (attempt.start_ms, name)
-            self._places[attempt.lane, attempt.process, attempt.start_ms, name] = Place(
+            self._places[attempt.lane, attempt.process, attempt.start_ms, name] = _Place(
                 ended=known.ended if known and is_last else "",
                 log=known.log if known else "",
                 number=number + 1,
@@ -95,7 +95,7 @@ class Trails:
         words = self._command
         return shlex.join(["rocwheel", *words, f"--test={test}"]) if words else ""
 
-    def place(self, test: str, attempt: Attempt) -> Place:
+    def place(self, test: str, attempt: Attempt) -> _Place:
         return self._places[attempt.lane, attempt.process, attempt.start_ms, test]
 
 
