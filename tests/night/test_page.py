@@ -151,11 +151,6 @@ def test_what_a_control_run_does_not_call_new_is_not_bisected(control, asked):
     assert [item.test for item in found] == asked
 
 
-def test_a_summary_reads_back():
-    made = summary(3)
-    assert NightSummary.from_bytes(made.to_bytes(), name="s") == made
-
-
 def test_it_grows_with_the_nights_shown_and_stays_small():
     assert len(render(30)) < 2_000_000
 

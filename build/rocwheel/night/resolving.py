@@ -174,7 +174,12 @@ class _Resolver:
             return
         page = therock.address(item.rocm.tarballs, "tarballs", ci=self.ci, cwd=self.here.cwd)
         newest = listing.newest(page, client=world.client, cwd=self.here.cwd)
-        if offered := self._newest(page, newest):
+        is_url = "://" in page  # a folder has no days
+        offered = max((d for entry in newest.values() if (d := entry.day) and is_url), default=None)
+        if is_url and not offered:
+            where = without_secrets(page)
+            self.here.console.warn(f"{where}: no build says its day: none is too old")
+        if offered:
             stream = self.stream_of(item)
             days = item.rocm.quiet_days or (stream.quiet_days if stream else self.quiet_days)
             said = without_secrets(page), "has TheRock moved? `rocwheel pins bump therock`"
@@ -300,15 +305,6 @@ class _Resolver:
             where = branch.repository
             self.here.console.warn(f"{where}: the day of its newest commit is not known: {exc}")
             return None
-
-    def _newest(self, page: str, listed: Mapping[str, ListedTarball]) -> date | None:
-        if "://" not in page:
-            return None
-        day = max((found for entry in listed.values() if (found := entry.day)), default=None)
-        if day is None:
-            where = without_secrets(page)
-            self.here.console.warn(f"{where}: no build says its day: none is too old")
-        return day
 
     def _pin(self, item: SetSettings) -> Pin | None:
         if item.jax is None:

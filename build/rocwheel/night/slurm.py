@@ -146,7 +146,7 @@ class SlurmScheduler(Plain, frozen=True, kw_only=True, dict=True):
             answer = self.worker.here.runner.capture(Command(argv=argv, timeout=SBATCH_SECONDS))
         except CommandError as exc:
             raise HostError(
-                f"sbatch: {_last_line(exc)}",
+                f"sbatch: {exc.last_line or exc}",
                 hint=f"what was submitted goes on; then run again: `nightly run {self.night}`",
             ) from exc
         return answer.strip().partition(";")[0]
@@ -295,7 +295,7 @@ def _nodes(runner: Runner) -> dict[str, dict[str, set[str]]]:
         answer = runner.capture(Command(argv=argv, timeout=60.0))
     except CommandError as exc:
         hint = "is slurmctld up? see `scontrol ping`"
-        raise HostError(f"sinfo: {_last_line(exc)}", hint=hint) from exc
+        raise HostError(f"sinfo: {exc.last_line or exc}", hint=hint) from exc
     nodes: dict[str, dict[str, set[str]]] = defaultdict(dict)
     for line in answer.splitlines():
         partition, node, resources = (*line.split("|"), "", "")[:3]
@@ -332,7 +332,3 @@ def _ask(runner: Runner, argv: tuple[str, ...]) -> str:
         return runner.capture(Command(argv=argv, timeout=60.0))
     except (CommandError, HostError):
         return ""
-
-
-def _last_line(exc: CommandError) -> str:
-    return (exc.detail.strip().splitlines() or [str(exc)])[-1]

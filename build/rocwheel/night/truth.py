@@ -507,7 +507,8 @@ class Truth(Plain, frozen=True, kw_only=True, dict=True):
         if self.has_newer:
             lines += ["A newer night has begun since.", ""]
         for cause in self.causes:
-            first, held = cause.first, f", {len(cause.held)} more wait" if cause.held else ""
+            first, wait = cause.first, "waits" if len(cause.held) == 1 else "wait"
+            held = f", {len(cause.held)} more {wait}" if cause.held else ""
             of = f"`{first.name}`; {count(len(cause.cells), 'cell')}{held}"
             why = f"**{cause.what}**: {first.reason or first.word}"
             lines.append(f"- {why} ({of}): {cause.todo}`{self.line(cause)}`")
