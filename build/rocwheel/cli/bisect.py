@@ -23,9 +23,7 @@ from rocwheel.cli.nightly_options import (
     LATEST,
     SCHEDULERS,
     NightTarget,
-    check_held,
     nightly,
-    run_here,
     worker,
 )
 from rocwheel.cli.options import dry_run, option, option_set
@@ -34,6 +32,7 @@ from rocwheel.night import bisect as search
 from rocwheel.night import planning, probes, slurm, standing
 from rocwheel.night.bisect import BisectRequest
 from rocwheel.night.cell import Worker
+from rocwheel.night.local import LocalScheduler
 from rocwheel.night.probes import Probes, Side
 from rocwheel.release.index import channels
 from rocwheel.release.index.channels import Channel
@@ -184,9 +183,9 @@ def _settle(app: App, nights: Nights, name: str, here: Worker, words: tuple[str,
         while True:
             if jobs:
                 jobs.submit()
-                check_held(app, jobs)
+                jobs.check_held()
             else:
-                run_here(app, nights, name, here, words=words, workers=0)
+                LocalScheduler(nights, name, here, words).run()
             (cell,) = standing.stand(nights.book(name)).values()
             if cell.settled:
                 return

@@ -116,7 +116,8 @@ def _run(app: App, prepared: job.Prepared, *, wheels_only: bool) -> None:
 
     Or build the wheels alone.
     """
-    from rocwheel.cli.nightly_options import run_here, worker
+    from rocwheel.cli.nightly_options import worker
+    from rocwheel.night.local import LocalScheduler
     from rocwheel.release.ledger.nights import Nights
     from rocwheel.tools import demo as job
 
@@ -134,9 +135,7 @@ def _run(app: App, prepared: job.Prepared, *, wheels_only: bool) -> None:
     with app.console.step(f"Night {planned.night}: {runs} cells, {kept} done before", key="night"):
         here = worker(app, engine="local", job="")
         try:
-            _, standings = run_here(
-                app, nights, planned.night, here, words=what.setting.target, workers=0
-            )
+            standings = LocalScheduler(nights, planned.night, here, what.setting.target).run()
         except InterruptError as exc:
             raise InterruptError(str(exc), hint="run it again: what passed is kept") from exc
     if error := job.failure(standings, nights.store):

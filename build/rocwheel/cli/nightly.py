@@ -34,13 +34,10 @@ from rocwheel.cli.nightly_options import (
     SCHEDULERS,
     NightTarget,
     cell_argument,
-    check_held,
-    document_of,
     families_of,
     latest_argument,
     night_argument,
     nightly,
-    run_here,
     truth_of,
     whole,
     worker,
@@ -58,6 +55,7 @@ from rocwheel.cli.target import (
 from rocwheel.night import cell as cells
 from rocwheel.night import image_record, page, planning, resolving, slurm, standing, truth
 from rocwheel.night import settings as settings_file
+from rocwheel.night.local import LocalScheduler
 from rocwheel.night.standing import CellStanding
 from rocwheel.records.verdict import State
 from rocwheel.release import retention
@@ -283,12 +281,12 @@ def run(
         listed = columns(("job", "cell", "attempt"), rows) if rows else ("nothing to submit",)
         said = [{"job": item.number, "cell": item.cell} for item in made]
         app.emit({"night": name, "jobs": said}, "\n".join(listed))
-        check_held(app, jobs)
+        jobs.check_held()
         return _nothing_built(app, book, standing.stand(where.nights.book(name)))
-    after, standings = run_here(app, where.nights, name, here, words=where.words, workers=workers)
-    code = _say_ran(app, where, after, standings)
+    local = LocalScheduler(where.nights, name, here, where.words, workers)
+    code = _say_ran(app, where, local.run(), local.book)
     if where.channel.bisect_gpu_hours:
-        _bisect(app, where, after, here)
+        _bisect(app, where, local.book, here)
     return code
 
 
@@ -315,7 +313,7 @@ def _bisect(app: App, where: NightTarget, book: Book, here: cells.Worker) -> Non
         run(Command(argv=argv), check=False, on_line=app.console.detail)
 
 
-def _say_ran(app: App, where: NightTarget, book: Book, standings: dict[str, CellStanding]) -> int:
+def _say_ran(app: App, where: NightTarget, standings: dict[str, CellStanding], book: Book) -> int:
     bad = [item for item in standings.values() if not item.green]
     kept = sum(item.phase is Phase.KEPT for item in standings.values())
     passed = sum(item.passed for item in standings.values())
@@ -326,8 +324,30 @@ def _say_ran(app: App, where: NightTarget, book: Book, standings: dict[str, Cell
     nothing = _nothing_built(app, book, standings)
     what = truth_of(app, where, book)
     text = f"{book.plan.night}: {what.headline}; {passed} of {len(standings)} cells passed"
-    app.emit(document_of(book, standings, what), f"{text}, {kept} kept")
+    app.emit(_document(book, standings, what), f"{text}, {kept} kept")
     return CommandError.exit_code if bad else nothing
+
+
+def _document(book: Book, standings: dict[str, CellStanding], what: truth.Truth) -> dict[str, Any]:
+    """Return where every cell stands, for a program."""
+    return {
+        "night": book.plan.night,
+        "verdict": what.night.verdict,
+        "impact": what.night.impact,
+        "cells": [
+            {
+                "cell": name,
+                "phase": item.phase.value,
+                "state": item.word,
+                "passed": item.passed,
+                "cause": item.cause.value if item.cause else None,
+                "reason": item.reason,
+                "attempts": len(item.attempts),
+            }
+            for name, item in standings.items()
+        ],
+        "quarantined": sorted(book.quarantined),
+    }
 
 
 def _nothing_built(app: App, book: Book, standings: dict[str, CellStanding]) -> int:
@@ -436,7 +456,7 @@ def status(app: App, night: str, target: StoreOptions) -> int:
         line = command_line(app, cause.line(what.night))
         lines.append(f"{cause.what}: {cause.first.reason}: {cause.todo}`{line}`")
         lines += [f"  {text}" for text, _ in what.found(cause)]
-    app.emit(document_of(book, standings, what), "\n".join(lines))
+    app.emit(_document(book, standings, what), "\n".join(lines))
     bad = any(item.settled and not item.green for item in standings.values())
     bad |= any(item.cause in truth.STOPPED for item in standings.values())
     return CommandError.exit_code if bad or what.night.nothing_built else 0

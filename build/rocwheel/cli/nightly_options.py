@@ -6,24 +6,20 @@ import functools
 import operator
 import socket
 from pathlib import Path
-from typing import Any, Final
+from typing import Final
 
 import click
 
 import amdgpu_family_matrix as matrix
-from rocwheel.base.errors import ConfigError, HostError
-from rocwheel.base.files import locked
-from rocwheel.base.host import cgroup
+from rocwheel.base.errors import ConfigError
 from rocwheel.base.process import HostRunner
 from rocwheel.base.values import replace
 from rocwheel.cli import known
 from rocwheel.cli.app import App
 from rocwheel.cli.options import given_words, group
 from rocwheel.cli.target import StoreOptions, judging, must_hold
-from rocwheel.gate.machine import accelerators
 from rocwheel.night import cell as cells
-from rocwheel.night import local, slurm, truth
-from rocwheel.night.standing import CellStanding
+from rocwheel.night import truth
 from rocwheel.night.truth import Truth
 from rocwheel.records import families
 from rocwheel.release.ledger import nights as night_files
@@ -95,72 +91,6 @@ def truth_of(app: App, target: NightTarget, book: Book) -> Truth:
     return truth.truth(target.nights, night, every, channel, now=now, warn=warn, book=book)
 
 
-def run_here(
-    app: App,
-    nights: Nights,
-    night: str,
-    here: cells.Worker,
-    *,
-    words: tuple[str, ...],
-    workers: int,
-) -> tuple[Book, dict[str, CellStanding]]:
-    """Run a night on this machine until nothing more can be done. Raises InterruptError."""
-    cpus = cgroup.cpus()
-    logs = app.cache / "nightly" / night
-    logs.mkdir(parents=True, exist_ok=True)
-    note = f"another engine of {night} runs here, or its cells do: waiting"
-    lock, log = logs / "engine.lock", logs / "cells.log"
-    with locked(lock, waiting=lambda: app.console.info(note)) as held, log.open("ab") as output:
-        engine = local.LocalScheduler(
-            nights=nights,
-            night=night,
-            worker=here,
-            target=words,
-            workers=workers or 2 * cpus,
-            cpus=cpus,
-            memory_mib=cgroup.memory() >> 20,
-            gpus=len(accelerators.amd(Path("/"), app.environ).devices),
-            disk=app.cache,
-            signals=cells.Signals(),
-            output=output,
-            lock=held.descriptor,
-        )
-        standings = engine.run()
-        return engine.book, standings
-
-
-def check_held(app: App, engine: slurm.SlurmScheduler) -> None:
-    """Raise HostError where a job of a night waits for a person, unless no person reads it."""
-    waits = slurm.waiting(engine.nights, engine.night, whole(app))
-    if (held := slurm.held(waits)) and not engine.follows:
-        raise HostError(
-            f"{held[0].cell}: its job waits for a person: {held[0]}",
-            hint="; ".join(slurm.release_lines(held, whole(app))),
-        )
-
-
 @group("nightly")
 def nightly() -> None:
     """Plan a night, run it here, on Slurm or on GitHub Actions, and look after it."""
-
-
-def document_of(book: Book, standings: dict[str, CellStanding], what: Truth) -> dict[str, Any]:
-    """Return where every cell stands, for a program."""
-    return {
-        "night": book.plan.night,
-        "verdict": what.night.verdict,
-        "impact": what.night.impact,
-        "cells": [
-            {
-                "cell": name,
-                "phase": item.phase.value,
-                "state": item.word,
-                "passed": item.passed,
-                "cause": item.cause.value if item.cause else None,
-                "reason": item.reason,
-                "attempts": len(item.attempts),
-            }
-            for name, item in standings.items()
-        ],
-        "quarantined": sorted(book.quarantined),
-    }

@@ -29,14 +29,6 @@ from rocwheel.base import errors, git
 from rocwheel.base.choices import TEST_KINDS
 from rocwheel.base.console import count
 from rocwheel.base.container.leftovers import is_alive, owner
-from rocwheel.base.errors import (
-    ConfigError,
-    FetchError,
-    FullError,
-    HostError,
-    RocwheelError,
-    StoreError,
-)
 from rocwheel.base.here import Here
 from rocwheel.base.process import Command, stop
 from rocwheel.base.values import Plain, replace
@@ -69,7 +61,8 @@ POLL: Final = 0.05  # seconds
 SOON: Final = 5.0  # seconds until what the store did not take is tried again
 AWAY: Final = 900.0  # seconds that a store may be away before what is to be written is given up
 LEFT: Final = 3 * 86400  # seconds after which a wheelhouse that was never staged is removed
-MACHINE: Final = frozenset({FetchError.exit_code, StoreError.exit_code, HostError.exit_code})
+AGAIN: Final = (errors.FetchError, errors.StoreError, errors.HostError)
+MACHINE: Final = frozenset(kind.exit_code for kind in AGAIN)
 CAUSES: Final = "causes.yaml"
 BY_STATUS: Final = {  # of a command
     errors.ConfigError.exit_code: CauseClass.INPUTS,
@@ -107,7 +100,7 @@ class Signals:
         """With a leash, standard input that closes is one: its holder, the scheduler, has ended."""
         self.stops = False
         self.reason = ""
-        self.full: FullError | None = None  # what the store said when it took no lease any more
+        self.full: errors.FullError | None = None  # what it said when it took no lease any more
 
         def watch() -> None:
             with suppress(OSError):
@@ -156,11 +149,11 @@ def _leased(renew: Callable[[], bool], worker: Worker, signals: Signals) -> Iter
                 if not renew():
                     signals.tell("it was silent for minutes, and another attempt began")
                     return
-            except FullError as exc:  # and no result either
+            except errors.FullError as exc:  # and no result either
                 signals.full = exc
                 signals.tell(str(exc))
                 return
-            except RocwheelError as exc:  # the store is away
+            except errors.RocwheelError as exc:  # the store is away
                 worker.here.console.warn(f"the lease was not renewed: {exc}")
                 wait = SOON
 
@@ -212,7 +205,7 @@ def run(nights: Nights, night: str, name: str, worker: Worker, signals: Signals)
     with _leased(partial(nights.renew, night, name, number, begun.token), worker, signals):
         try:
             nights.compare_clocks(nights.key(night, f"cells/{name}/{number}.begun.json"), now())
-        except ConfigError as exc:  # its times would be wrong
+        except errors.ConfigError as exc:  # its times would be wrong
             ended, log = attempt.ended(State.INFRA, str(exc), cause=CauseClass.MACHINE), b""
         else:
             ended, log = attempt.work()
@@ -231,7 +224,7 @@ def _why_not(book: Book, standings: dict[str, CellStanding], cell: Cell, worker:
         return f"{where.word}, nothing to do"
     if cell.needs.gpus and worker.host in book.quarantined:
         mark = book.quarantined[worker.host]
-        raise HostError(
+        raise errors.HostError(
             f"{worker.host}: gets no more cells since {mark.time}: {mark.reason}",
             hint=f"once it is repaired: `nightly clear {worker.host} --reason …`",
         )
@@ -253,7 +246,7 @@ def _why_not(book: Book, standings: dict[str, CellStanding], cell: Cell, worker:
 def check_tool(book: Book) -> None:
     """Raise ConfigError for a plan of another rocwheel: its commands may mean something else."""
     if book.plan.tool != __version__:
-        raise ConfigError(
+        raise errors.ConfigError(
             f"{book.plan.night}: planned by rocwheel {book.plan.tool}, this is {__version__}",
             hint=f"use that version, or plan it again: `nightly plan --from {book.plan.night}`",
         )
@@ -279,7 +272,7 @@ def filled(
         for place, value in values.items():
             if place in text and not value:
                 why = f"{cell.name}: {place[1:-1]} left no manifest"
-                raise ConfigError(why, hint="look at its log")
+                raise errors.ConfigError(why, hint="look at its log")
             text = text.replace(place, value)
         words.append(text)
     return (*worker.here.program, *words)
@@ -311,7 +304,7 @@ class _Attempt:
                 folder = Path(name)
                 try:
                     ended = self._in(folder)
-                except RocwheelError as exc:
+                except errors.RocwheelError as exc:
                     state = State.INFRA if exc.exit_code in MACHINE else State.FAIL
                     late = time.monotonic() - self.started > self.cell.limit
                     state = State.TIMEOUT if late else state
@@ -322,7 +315,7 @@ class _Attempt:
                     log = file.read()
         except OSError as exc:  # such as a full disk
             reason = f"{exc.filename or self.worker.scratch}: {exc.strerror or exc}"
-            return self.ended(State.INFRA, reason, exit_code=HostError.exit_code), b""
+            return self.ended(State.INFRA, reason, exit_code=errors.HostError.exit_code), b""
         text = log.decode("utf-8", "replace")
         if ended.state is not State.PASS and not ended.reason:
             lines = text.strip().splitlines()
@@ -335,7 +328,8 @@ class _Attempt:
         given = (word.partition("=") for word in cell.argv)
         rocm = (path for name, _, path in given if name in ROCM_OPTIONS and path.startswith("/"))
         if lacking := next((path for path in rocm if not Path(path).exists()), ""):
-            raise HostError(f"{lacking}: no such ROCm on this host", hint="install it, or share it")
+            why = f"{lacking}: no such ROCm on this host"
+            raise errors.HostError(why, hint="install it, or share it")
         built, old = worker.scratch / "built", time.time() - LEFT
         for item in built.glob("*") if cell.stages else ():
             with suppress(OSError):
@@ -405,7 +399,7 @@ class _Attempt:
         link, testing = "", 0
         if document.get("verdict"):
             link = key = str(document["verdict"])  # the page of a verdict, where it has one
-            with suppress(StoreError, ConfigError):
+            with suppress(errors.StoreError, errors.ConfigError):
                 verdict = Verdict.from_bytes(self.nights.store.read(key)[0], name=key)
                 link = verdict.reports.get("html", key)
                 took = moment(verdict.ended) - moment(verdict.started)
@@ -422,7 +416,7 @@ class _Attempt:
         nights, night, name = self.nights, self.night, self.cell.name
         if log:
             key = nights.key(night, f"cells/{name}/{number}.log")
-            with suppress(FullError):
+            with suppress(errors.FullError):
                 self._insist(partial(nights.store.create, key, log, headers=AS_TEXT))
                 ended = replace(ended, log=key)
         is_cut = self.signals and not self.signals.full
@@ -431,7 +425,7 @@ class _Attempt:
         end = partial(nights.end, night, number, ended)
         try:
             self._insist(end)
-        except FullError:
+        except errors.FullError:
             with suppress(errors.RefusedError):
                 nights.store.delete(nights.lease(night, name, number))
             end()
@@ -445,7 +439,7 @@ class _Attempt:
                 write()
             except errors.RefusedError:
                 raise
-            except StoreError as exc:
+            except errors.StoreError as exc:
                 if self.signals.stops or here.clock() > until:
                     raise
                 here.console.warn(f"{exc}: trying again in {SOON:.0f} s")

@@ -18,7 +18,10 @@ from typing import IO, Final
 
 from rocwheel.base.console import ConsoleMode, Unit, count, duration
 from rocwheel.base.errors import HostError, InterruptError, StoreError
+from rocwheel.base.files import locked
+from rocwheel.base.host import cgroup
 from rocwheel.base.process import Command
+from rocwheel.gate.machine import accelerators
 from rocwheel.night import standing
 from rocwheel.night.cell import AWAY, Signals, Worker, end_dead, lost
 from rocwheel.night.standing import CellStanding
@@ -47,15 +50,14 @@ class LocalScheduler:
     night: str
     worker: Worker
     target: tuple[str, ...]  # options that name the store
-    workers: int  # cells at once
-    cpus: int  # of this machine, which cells take together; as the next two
-    memory_mib: int
-    gpus: int
-    disk: Path
-    signals: Signals
-    output: IO[bytes]  # what cells print
-    lock: int = -1  # descriptor of a lock the cells hold too
+    workers: int = 0  # cells at once; 0 for twice the CPUs
     book: Book = field(init=False)  # as it was read last
+    _cpus: int = field(default_factory=cgroup.cpus)  # which cells take together; as the next two
+    _memory_mib: int = field(default_factory=lambda: cgroup.memory() >> 20)
+    _gpus: int = field(init=False)
+    _signals: Signals = field(default_factory=Signals)
+    _output: IO[bytes] = field(init=False)  # what cells print
+    _lock: int = field(init=False)  # descriptor of a lock the cells hold too
     _running: dict[str, _Running] = field(default_factory=dict)
     _paths: dict[str, int] = field(default_factory=dict)
     _refused: dict[str, int] = field(default_factory=dict)  # cell -> starts that began nothing
@@ -69,6 +71,18 @@ class LocalScheduler:
         Raises InterruptError after a signal, HostError when cells could not be started, StoreError
         when the store is away and nothing runs any more.
         """
+        here, logs = self.worker.here, self.worker.scratch / self.night
+        logs.mkdir(parents=True, exist_ok=True)
+        note = f"another engine of {self.night} runs here, or its cells do: waiting"
+        self._gpus = len(accelerators.amd(Path("/"), here.environ).devices)
+        with (
+            locked(logs / "engine.lock", waiting=lambda: here.console.info(note)) as held,
+            (logs / "cells.log").open("ab") as self._output,
+        ):
+            self._lock = held.descriptor
+            return self._run()
+
+    def _run(self) -> dict[str, CellStanding]:
         book = self.nights.book(self.night)
         self._paths, most = critical_paths(book.plan.cells), book.plan.attempts
         # what a killed scheduler of this host left without an end
@@ -80,7 +94,7 @@ class LocalScheduler:
         every = 1.0 if console.mode is ConsoleMode.TERMINAL else NOTED
         total = len(book.plan.cells)
         with (
-            self.signals.caught(),
+            self._signals.caught(),
             console.progress(self.night, total=total, unit=Unit.CELLS) as shown,
         ):
             try:
@@ -89,10 +103,10 @@ class LocalScheduler:
                     if ended or time.monotonic() - looked > LOOK:
                         standings, fresh = self._look_again(standings)
                         looked = time.monotonic()
-                    if fresh and not self.signals:
+                    if fresh and not self._signals:
                         self._start(standings)
                     fresh = False
-                    if not (self._running or (self._away and not self.signals)):
+                    if not (self._running or (self._away and not self._signals)):
                         break
                     self._end()
                     if time.monotonic() - noted > every:
@@ -104,7 +118,7 @@ class LocalScheduler:
                     time.sleep(POLL)
             finally:
                 self._stop()
-        if self.signals:
+        if self._signals:
             standings = self._look()
             open_ = sum(not item.settled for item in standings.values())
             raise InterruptError(
@@ -113,24 +127,24 @@ class LocalScheduler:
             )
         lacking = [name for name, times in self._refused.items() if times >= most]
         if lacking:
-            printed = Path(self.output.name).read_text(encoding="utf-8", errors="replace")
+            printed = Path(self._output.name).read_text(encoding="utf-8", errors="replace")
             last = re.findall(r"^error: (.*)", printed, re.MULTILINE)[-1:]
             kind = StoreError if self._status == StoreError.exit_code else HostError
             raise kind(
                 ": ".join((lacking[0], "its process ended before an attempt began", *last)),
-                hint=f"what it printed is in {self.output.name}; then run the night again",
+                hint=f"what it printed is in {self._output.name}; then run the night again",
             )
         return standings
 
     def _end(self) -> None:
         """Obey a signal: report once that nothing new begins, or stop running cells."""
-        if self.signals and not self._said:
+        if self._signals and not self._said:
             self._said = True
             self.worker.here.console.info(
                 f"   interrupted: {count(len(self._running), 'cell')} may finish, nothing new "
                 "starts; Ctrl-C again stops at once"
             )
-        if self.signals.stops:
+        if self._signals.stops:
             self._stop()
 
     def _look_again(self, before: dict[str, CellStanding]) -> tuple[dict[str, CellStanding], bool]:
@@ -167,7 +181,7 @@ class LocalScheduler:
             and self._refused.get(item.cell.name, 0) < self.book.plan.attempts
         ]
         for cell in sorted(waiting, key=lambda cell: -self._paths[cell.name]):
-            if len(self._running) >= self.workers:
+            if len(self._running) >= (self.workers or 2 * self._cpus):
                 return
             if not self._fits(cell.needs):
                 continue
@@ -176,9 +190,9 @@ class LocalScheduler:
             own = (f"--program={shlex.join(here.program)}", *self.target)
             process = here.runner.start(
                 Command(argv=(*here.program, *words, *own)),
-                output=self.output,
+                output=self._output,
                 stdin=subprocess.PIPE,  # a leash: it closes when this process ends, however it ends
-                pass_fds=(self.lock,) if self.lock >= 0 else (),
+                pass_fds=(self._lock,),
             )
             self._running[cell.name] = _Running(process, cell, time.monotonic())
             here.console.detail(f"   start {cell.name}")
@@ -188,11 +202,11 @@ class LocalScheduler:
         if not self._running:
             return True
         all_ = [needs, *(item.cell.needs for item in self._running.values())]
-        disk = shutil.disk_usage(self.disk).free >> 20
+        disk = shutil.disk_usage(self.worker.here.cache).free >> 20
         return (
-            sum(item.cpus for item in all_) <= self.cpus
-            and sum(item.memory_mib for item in all_) <= self.memory_mib
-            and sum(item.gpus for item in all_) <= max(self.gpus, needs.gpus)
+            sum(item.cpus for item in all_) <= self._cpus
+            and sum(item.memory_mib for item in all_) <= self._memory_mib
+            and sum(item.gpus for item in all_) <= max(self._gpus, needs.gpus)
             and disk - sum(item.disk_mib for item in all_) > LEAST_DISK
         )
 

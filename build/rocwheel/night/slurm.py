@@ -101,6 +101,16 @@ class SlurmScheduler(Plain, frozen=True, kw_only=True, dict=True):
         name = self.worker.here.environ.get("SLURM_JOB_NAME", "")
         return name.startswith(_stem(self.nights, self.night))
 
+    def check_held(self) -> None:
+        """Raise HostError where a job waits for a person, unless no person reads it."""
+        runner = self.worker.here.runner
+        found = held(waiting(self.nights, self.night, runner))
+        if found and not self.follows:
+            raise HostError(
+                f"{found[0].cell}: its job waits for a person: {found[0]}",
+                hint="; ".join(release_lines(found, runner)),
+            )
+
     def submit(self) -> list[Job]:
         """Submit ready cells and their follower; return the new jobs. Raises HostError."""
         runner = self.worker.here.runner
