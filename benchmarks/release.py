@@ -367,7 +367,7 @@ def fill_sets(shop: Shop, folder: Path, number: int) -> Manifest:
         )  # fmt: skip
         state = apply(state, new, digest=log.commit(place, new))
     state = log.read(place, files=True, afresh=True)
-    operations.repair(place, state, repairs=True)
+    operations.show(place, state, repairs=True)
     return waiting
 
 

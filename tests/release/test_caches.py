@@ -9,7 +9,7 @@ from support.wheelset import WHO, Shop, wheel_key
 
 from rocwheel.base.store.file import FileStore
 from rocwheel.base.values import replace
-from rocwheel.release import operations, retention
+from rocwheel.release import audit, operations, retention
 from rocwheel.release.index import publish
 from rocwheel.release.index.channels import Retention
 from rocwheel.release.ledger.state import Action
@@ -175,7 +175,7 @@ def test_deleting_waits_as_long_as_the_pages_were_stored_with(
     if command == "prune":
         shop.prune(days=2)
     else:
-        retention.repair(shop.staging, WHO)
+        audit.repair(shop.staging, WHO)
     assert not wheel.exists()
     assert min(clock.when("deleted")) >= before + SECONDS
 

@@ -6,23 +6,11 @@ import secrets
 
 import pytest
 from support.trust import Keyring, SignedShop
-from support.wheelset import SUITES, Shop
 
-from rocwheel.base.store import Options
 from rocwheel.records.verdict import State
 from rocwheel.release.trust import TrustError
 
 pytestmark = [pytest.mark.integration, pytest.mark.xdist_group("servers")]
-
-
-class BucketShop(SignedShop):
-    """The same in a bucket."""
-
-    def __init__(self, tmp_path, console, keys: Keyring, url: str) -> None:
-        self.keys, self.tmp = keys, tmp_path
-        trust = keys.trust("builder", "runner", "promoter")
-        about = {"options": Options(attempts=3), "suites": SUITES, "trust": trust}
-        Shop.__init__(self, url, console, **about)
 
 
 @pytest.fixture(params=["moto", "seaweedfs"])
@@ -35,7 +23,7 @@ def locked(servers, monkeypatch, tmp_path, console, request):
     )
     for key, value in server.environ().items():
         monkeypatch.setenv(key, value)
-    shop = BucketShop(tmp_path, console, Keyring(tmp_path / "keys"), f"s3://{bucket}/x")
+    shop = SignedShop(tmp_path, console, Keyring(tmp_path / "keys"), f"s3://{bucket}/x")
     return shop, shop.ready(), client, bucket
 
 

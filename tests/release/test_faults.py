@@ -96,63 +96,45 @@ def rehearsed(front, work: Callable[[str], object], only: str = "") -> int:
     return sum(1 for name in front.faults.seen if re.match(only, name))
 
 
+@pytest.mark.parametrize("command", ["stage", "promote"])
 @pytest.mark.parametrize("kind", merge_tries("500", "lost", of=KINDS))
-def test_whichever_request_of_a_promotion_fails_the_release_is_whole_and_the_next_run_ends_it(
-    front, servers, tmp_path, console, kind: str
+def test_whichever_request_fails_the_index_is_whole_and_the_next_run_ends_it(
+    *, front, servers, tmp_path, console, kind: str, command: str
 ) -> None:  # fmt: skip
     base = Shop(servers.fresh_url("seaweedfs"), console)
     manifest = make_set(tmp_path / "wh", pythons=("3.12",))
-    staged = at_prefix(base, "-s")
-    staged.stage(tmp_path / "wh")
-    pass_gate(staged.staging, manifest)
+    if command == "promote":
+        staged = at_prefix(base, "-s")
+        staged.stage(tmp_path / "wh")
+        pass_gate(staged.staging, manifest)
 
     def to(name: str, options: Options = QUICK) -> Shop:
-        prefixes = {0: Prefixes(staging="staging-s", release=f"release-{name}")}
+        staging = "staging-s" if command == "promote" else f"staging-{name}"
+        prefixes = {0: Prefixes(staging=staging, release=f"release-{name}")}
         return Shop(base.store.url, console, prefixes=prefixes, options=options)
 
-    total = rehearsed(front, lambda name: to(name).promote(manifest))
-    assert total > 50
+    def act(shop: Shop) -> object:
+        return shop.promote(manifest) if command == "promote" else shop.stage(tmp_path / "wh")
+
+    total = rehearsed(front, lambda name: act(to(name)))
+    assert total > (50 if command == "promote" else 40)
     for number in points(total, 5, KINDS.index(kind) * 3):
         shop, again = to(f"{kind}-{number}", hasty(kind)), to(f"{kind}-{number}")
         fault = front.faults.arm(Fault(number, kind))
         try:
-            shop.promote(manifest)
+            act(shop)
             failed = None
         except RocwheelError as exc:
             failed = exc
         front.faults.arm(None)
         where = f"{kind} at {number}: {fault.hit}"
+        place = again.release if command == "promote" else again.staging
         assert fault.hit, where
         assert_told(fault.hit, failed, base.store.url, where)
-        assert_consistent(again.release, manifest)
-        again.promote(manifest)
-        assert again.plan(manifest).state == "nothing-to-do"
-        assert audit.check(again.release).problems == (), where
-
-
-@pytest.mark.parametrize("kind", merge_tries("500", "lost", of=KINDS))
-def test_whichever_request_of_a_staging_fails_the_next_run_ends_it(
-    front, servers, tmp_path, console, kind: str
-) -> None:  # fmt: skip
-    base = Shop(servers.fresh_url("seaweedfs"), console)
-    manifest = make_set(tmp_path / "wh", pythons=("3.12",))
-    total = rehearsed(front, lambda name: at_prefix(base, f"-{name}").stage(tmp_path / "wh"))
-    assert total > 40
-    for number in points(total, 4, KINDS.index(kind) * 5):
-        shop = at_prefix(base, f"-{kind}-{number}", hasty(kind))
-        again = at_prefix(base, f"-{kind}-{number}")
-        fault = front.faults.arm(Fault(number, kind))
-        try:
-            shop.stage(tmp_path / "wh")
-            failed = None
-        except RocwheelError as exc:
-            failed = exc
-        front.faults.arm(None)
-        assert fault.hit, number
-        assert_told(fault.hit, failed, base.store.url, f"{kind} at {number}: {fault.hit}")
-        assert_consistent(again.staging, manifest)
-        again.stage(tmp_path / "wh")
-        assert audit.check(again.staging).problems == ()
+        assert_consistent(place, manifest)
+        act(again)
+        assert command == "stage" or again.plan(manifest).is_done
+        assert audit.check(place).problems == (), where
 
 
 def assert_told(hit: str, failed: Exception | None, url: str, where: str) -> None:

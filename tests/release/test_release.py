@@ -45,7 +45,7 @@ from rocwheel.base.versions import WheelKind
 from rocwheel.cli import main
 from rocwheel.cli.app import App
 from rocwheel.records.verdict import State
-from rocwheel.release import audit, operations, promote, retention, stage, status, withdraw
+from rocwheel.release import audit, operations, promote, stage, status, withdraw
 from rocwheel.release.index.channels import Retention
 from rocwheel.release.index.page import links
 from rocwheel.release.ledger import log, verdicts
@@ -665,7 +665,7 @@ def test_what_was_committed_and_not_shown_is_completed_by_any_command(shop, tmp_
     other = shop.released(tmp_path / "other", jax="0.9.2")
     assert files_of(shop.release) == built(other)
     committed_only(shop, shop.change_plan(Action.RESTORE, manifest))
-    retention.repair(shop.release, WHO)
+    audit.repair(shop.release, WHO)
     assert files_of(shop.release) == built(other) | built(manifest)
     assert audit.check(shop.release).problems == ()
 
@@ -712,7 +712,7 @@ def test_every_page_can_be_made_again_from_the_records(shop_twice, tmp_path, dam
         for key in (place.json(""), *place.views("", folder_keys=folder_keys)):
             shop.store.delete(key)
     assert audit.check_pages(place, log.read(place, files=True))
-    retention.repair(place, WHO)
+    audit.repair(place, WHO)
     after = pages_of(shop)
     assert after.keys() == {key for key, _ in before}
     assert all(links(after[key]) == links(data) for key, data in before)
@@ -769,10 +769,10 @@ def test_a_nights_index_shows_what_became_of_its_sets_until_they_are_pruned(shop
     for damaged in (b"", b"x" * page.stat().st_size):
         page.write_bytes(damaged)
         assert str(page) in "".join(audit.check(place).problems)
-        retention.repair(place, WHO)
+        audit.repair(place, WHO)
     page.unlink()
     assert f"{page}: missing" in "".join(audit.check(place, download=False).problems)
-    retention.repair(place, WHO)
+    audit.repair(place, WHO)
     assert audit.check(place).problems == audit.check(place, download=False).problems == ()
     shop.channel = replace(shop.channel, retention=Retention(release_days=1, keep_newest=0))
     shop.prune(days=2)
@@ -895,7 +895,7 @@ def test_a_prune_that_was_cut_short_is_finished(shop, tmp_path) -> None:
     wheel = manifest.built[0]  # a late write, or one of another tool
     late = shop.staging.wheel(wheel.filename, wheel.sha256)
     shop.store.create(late, b"x", headers=shop.staging.wheel_headers)
-    assert retention.repair(shop.staging, WHO) == (late,)
+    assert audit.repair(shop.staging, WHO) == (late,)
 
 
 # Adopt
@@ -922,7 +922,7 @@ def test_files_that_were_there_before_are_adopted_and_never_dropped(any_shop, tm
     assert audit.plan_adoption(place, who=WHO).entries == ()
     assert audit.check(place).problems == ()
     before = shop.listing(place)
-    retention.repair(place, WHO)
+    audit.repair(place, WHO)
     assert shop.listing(place) == before
 
 

@@ -178,13 +178,13 @@ def deletes_first(patch) -> None:
 
 
 def deletes_unsettled(patch) -> None:
-    repair = operations.repair
+    repair = operations.show
 
     def change(place, now, **how):
         delete(place, now.spent_paths())
         return repair(place, now, **how)
 
-    patch.setattr(operations, "repair", change)
+    patch.setattr(operations, "show", change)
 
 
 def names_come_back(patch) -> None:
@@ -212,13 +212,13 @@ def rolled_back_lets_go(patch) -> None:
 
 
 def saves_first(patch) -> None:
-    repair = operations.repair
+    repair = operations.show
 
     def change(place, now, **how):
         log.save(place, now)
         return repair(place, now, **how)
 
-    patch.setattr(operations, "repair", change)
+    patch.setattr(operations, "show", change)
 
 
 def snapshot_is_the_head(patch) -> None:

@@ -223,7 +223,7 @@ def test_a_log_that_lost_its_end_is_seen_on_a_familys_page(shop, tmp_path) -> No
         operations.damage(shop.release, state, state.projects).values()
     )
     with pytest.raises(StoreError, match="the log ends before what its pages show"):
-        retention.repair(shop.release, WHO)
+        audit.repair(shop.release, WHO)
 
 
 def test_wheels_that_came_before_are_on_their_index_alone(shop, tmp_path) -> None:

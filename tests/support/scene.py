@@ -97,6 +97,15 @@ class Scene:
         self._digests: dict[str, str] = {}
 
     @property
+    def indexes(self) -> tuple[Place, ...]:
+        """Every index that installers may read."""
+        release = self.shop.release
+        return release, release.of(f"{release.family}/{LAST_GOOD}"), self.shop.staging
+
+    def check_index(self, index: Place, listed: Collection[str]) -> None:
+        """What must hold of all that one index lists."""
+
+    @property
     def places(self) -> tuple[Place, ...]:
         """Every log that operations change."""
         return self.shop.release, self.shop.staging
@@ -132,8 +141,7 @@ class Scene:
         for known in (self._pages, self._digests):
             for key in tuple(known if changed is None else changed):
                 known.pop(key, None)
-        release = self.shop.release
-        for place in (release, release.of(f"{release.family}/{LAST_GOOD}"), self.shop.staging):
+        for place in self.indexes:
             listed = {}
             for project in (PJRT, JAXLIB, PLUGIN):
                 found: list[set[str]] = []
@@ -143,6 +151,7 @@ class Scene:
                     for link in shown:
                         self._is_there(resolved(key, unquote(link.url)), link)
                 listed[project] = set().union(*found)
+            self.check_index(place, set().union(*listed.values()))
             for plugin in listed[PLUGIN]:
                 version, python = plugin.split("-")[1:3]
                 for project in (PJRT, JAXLIB):

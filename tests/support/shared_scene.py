@@ -6,14 +6,14 @@ The places and rules of support/scene.py, for sets of two families and one of on
 from __future__ import annotations
 
 from collections.abc import Collection
-from urllib.parse import unquote
 
-from support.scene import JAXLIB, PJRT, PLUGIN, Scene, Worlds, resolved
+from support.scene import Scene, Worlds
 from support.shared import SharedShop, X, Y
 from support.wheelset import WHO, Shop, pass_gate
 
 from rocwheel.base.choices import ALL
 from rocwheel.base.values import replace
+from rocwheel.records.places import Place
 from rocwheel.release import promote, stage
 from rocwheel.release.ledger.state import Action
 
@@ -61,29 +61,13 @@ class SharedScene(Scene):
             return super().run(name, store)
         return True
 
-    def look(self, changed: Collection[str] | None = None) -> None:
-        """What must hold at every instant, in every index."""
-        for known in (self._pages, self._digests):
-            for key in tuple(known if changed is None else changed):
-                known.pop(key, None)
-        passed = self._passed()
-        for view in (X.name, Y.name, ALL):
-            index = self.shop.release.of(view)
-            listed = {}
-            for project in (PJRT, JAXLIB, PLUGIN):
-                listed[project] = set()
-                for key in index.views(project, folder_keys=False):
-                    for link in self._links(key):
-                        self._is_there(resolved(key, unquote(link.url)), link)
-                        listed[project].add(link.filename)
-                strange = listed[project] - passed[view]
-                assert not strange, f"{view} lists what did not pass there: {strange}"
-            for plugin in listed[PLUGIN]:
-                for project in (PJRT, JAXLIB):
-                    version = plugin.split("-")[1]
-                    assert any(name.split("-")[1] == version for name in listed[project]), (
-                        f"{view}: {plugin} is listed without its {project}"
-                    )
+    @property
+    def indexes(self) -> tuple[Place, ...]:
+        return tuple(map(self.shop.release.of, (X.name, Y.name, ALL)))
+
+    def check_index(self, index: Place, listed: Collection[str]) -> None:
+        strange = {*listed} - self._passed()[index.family]
+        assert not strange, f"{index.family} lists what did not pass there: {strange}"
 
     def _passed(self) -> dict[str, set[str]]:
         """The files of the sets that an entry ever made pass for each index."""

@@ -103,10 +103,12 @@ class Keyring:
 class SignedShop(Shop):
     """A shop whose channel needs a builder, a runner and a promoter; one CPython is enough."""
 
-    def __init__(self, tmp_path: Path, console, keys: Keyring) -> None:
+    manifest: Manifest  # of the set that is ready
+
+    def __init__(self, tmp_path: Path, console, keys: Keyring, url: str = "") -> None:
         self.keys, self.tmp = keys, tmp_path
         trust = keys.trust("builder", "runner", "promoter")
-        super().__init__((tmp_path / "store").as_uri(), console, trust=trust)
+        super().__init__(url or (tmp_path / "store").as_uri(), console, trust=trust)
 
     def trusting(self, *more: str, **changes) -> None:
         """Use another trust file, which requires these roles, too."""
@@ -136,6 +138,7 @@ class SignedShop(Shop):
         proof.add(self.staging, manifest.sha256, self.provenance(manifest))
         for suite in ("smoke", "unit"):
             self.add(manifest, suite=suite, state=State.PASS)
+        self.manifest = manifest
         return manifest
 
     def promote(self, manifest: Manifest, signer: str | None = "promoter", **options) -> int:

@@ -42,7 +42,7 @@ from rocwheel.release import status as standing
 from rocwheel.release.ledger import log, nights
 from rocwheel.release.ledger.state import Action
 from rocwheel.release.trust import head
-from rocwheel.release.trust.policy import KeyRole, Signer
+from rocwheel.release.trust.policy import KeyRole
 from rocwheel.release.trust.statements import Approval
 from rocwheel.tools import compat
 
@@ -133,7 +133,15 @@ def promote(
     _show(app, planned.lines(), dry_run=dry_run)
     document = planned.to_json()
     if planned.state == "ready" and not dry_run:
-        document = _publish(app, planned, target.channels_file, key)
+        channels = target.channels_file or app.home.ci / "channels.yaml"
+        decided = {"matrix": Path(matrix.__file__), "channels": channels}
+        digests = {name: files.sha256(path) for name, path in decided.items()}
+        with app.console.step(f"promote {planned.manifest.sha256[:12]}"):
+            moved = promotion.apply(planned, console=app.console, signer=key, digests=digests)
+            _refresh(app, planned.place, planned.families("ready"))
+        if moved:
+            app.console.info(f"{size(moved)} of wheels passed through this machine")
+        document = {**planned.to_json(state="published"), "bytes_through_client": moved}
     if is_blocked := bool(planned.families("blocked")):
         refusal = planned.refusal()
         refusal.hint = as_called(refusal.hint, app)
@@ -141,19 +149,6 @@ def promote(
         document["reason"] = str(refusal)  # which a night shows of the cell
     _finish(app, planned.manifest.sha256, document)
     return PromotionError.exit_code if is_blocked else 0
-
-
-def _publish(
-    app: App, planned: promotion.Promote, channels_file: Path | None, signer: Signer | None
-) -> dict[str, Any]:
-    channels = channels_file or app.home.ci / "channels.yaml"
-    digests = {"matrix": files.sha256(Path(matrix.__file__)), "channels": files.sha256(channels)}
-    with app.console.step(f"promote {planned.manifest.sha256[:12]}"):
-        moved = promotion.apply(planned, console=app.console, signer=signer, digests=digests)
-        _refresh(app, planned.place, planned.families("ready"))
-    if moved:
-        app.console.info(f"{size(moved)} of wheels passed through this machine")
-    return {**planned.to_json(state="published"), "bytes_through_client": moved}
 
 
 def _changes(function: Callable[..., None]) -> Callable[..., None]:

@@ -83,7 +83,7 @@ def _folder(place: Place, config: str) -> str:
 def put(place: Place, record: ImageRecord) -> None:
     """Store a record, once. Raises ObjectDiffersError when another is there."""
     key = f"{_folder(place, record.config)}{_plain(record.reference)}/record.json"
-    place.store.create(key, record.to_bytes(), headers=place.record_headers)
+    place.keep(key, record.to_bytes())
 
 
 def records(place: Place, references: Collection[str] | None = None) -> tuple[ImageRecord, ...]:
@@ -121,7 +121,7 @@ def add_verdict(place: Place, verdict: ImageVerdict) -> str:
     data = verdict.to_bytes()
     sha256 = files.sha256(data)
     key = f"{_folder(place, verdict.image)}verdicts/{verdict.verdict.suite}/{sha256}.json"
-    place.store.create(key, data, headers=place.record_headers)
+    place.keep(key, data)
     return sha256
 
 

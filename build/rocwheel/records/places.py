@@ -97,6 +97,11 @@ class Place:
     def key(self, name: str) -> str:
         return f"{self.root}/{name}"
 
+    def keep(self, key: str, data: bytes) -> None:
+        """Store a record, once; none for no bytes. Raises ObjectDiffersError, StoreError."""
+        if data:
+            self.store.create(key, data, headers=self.record_headers)
+
     def json(self, project: str) -> str:
         """Key of a page's JSON form; "" is the list of projects."""
         return f"{self.index}/{project and project + '/'}index.json"

@@ -43,7 +43,14 @@ from rocwheel.release.index.page import Link, Page, Root, links, mark
 from rocwheel.release.index.publish import forms
 from rocwheel.release.index.serve import Site
 from rocwheel.release.ledger import log, manifests
-from rocwheel.release.ledger.state import Action, Holding, IndexState, Known, Transition
+from rocwheel.release.ledger.state import (
+    Action,
+    Holding,
+    IndexState,
+    Known,
+    Listing,
+    Transition,
+)
 from rocwheel.release.operations import Operation, Who
 
 _AHEAD: Final = "the log ends with"  # of a page that shows a later entry
@@ -187,10 +194,58 @@ def _plan_repair(place: Place, who: Who, skip: Collection[str]) -> IndexRepair:
     return IndexRepair(place=place, who=who, problems=tuple(problems), skips=tuple(entries))
 
 
-def apply_repair(repair: IndexRepair) -> IndexRepair:
-    for entry in repair.skips:
-        log.skip(repair.place, entry)
-    return replace(repair, deleted=retention.repair(repair.place, repair.who))
+def apply_repair(planned: IndexRepair) -> IndexRepair:
+    for entry in planned.skips:
+        log.skip(planned.place, entry)
+    return replace(planned, deleted=repair(planned.place, planned.who))
+
+
+def repair(place: Place, who: Who) -> tuple[str, ...]:
+    """Make every page show what the log says, and delete what it no longer names; return the keys.
+
+    A snapshot that is not the fold of the log is none, unless the log is what is damaged. Raises
+    StoreError for a damaged log of a release, and where bytes are missing that would be listed.
+    """
+    state = log.read(place, files=True)
+    again = log.read(place, files=True, afresh=True)
+    operations.check_sound(place, again, pages=again.projects)
+    if state.before:
+        operations.carry(place, state, who)
+        return repair(place, who)
+    if not state.number:  # a page would claim a place that no log has begun
+        return repair(place, who) if _begun_above(place, who) else ()
+    if not place.is_staging or log.differ(place, state, again):
+        state = again  # and what is damaged or lost of the snapshot is stored again
+    there = {info.key for info in place.store.keys(place.key(""))}
+    for entry in [item for project in sorted(state.projects) for item in state.shown(project)]:
+        if place.key(entry.path) not in there:
+            raise StoreError(
+                f"{place.locate(entry.path)}: missing, and the log lists it",
+                hint="put the wheel back, or roll its set back or prune it",
+            )
+    state = recalled(place, state, there)
+    return retention.sweep(place, operations.show(place, state, repairs=True))
+
+
+def _begun_above(place: Place, who: Who) -> bool:
+    found = operations.claims(place, operations.stored_pages(place) if place.is_staging else ())
+    highest = max((claim.number for claim in found.values()), default=0)
+    skip = who.entry(Action.SKIP, highest, reason="the log was lost")
+    return highest > 0 and isinstance(log.commit(place, skip), str)
+
+
+def recalled(place: Place, state: IndexState, keys: Iterable[str]) -> IndexState:
+    """Return a state with the indexes and projects that have pages by lost entries alone."""
+    known = state.indexed()
+    asked = (
+        (index, name)
+        for index, name in operations.stored_pages(place, keys)
+        if name and (index.family, name) not in known
+    )
+    found = operations.claims(place, asked if state.number else ())
+    strays = {(index.family, name) for (index, name), claim in found.items() if claim.number > 0}
+    empty = {name: Listing(project=name) for _, name in strays} | dict(state.listings)
+    return replace(state, listings=empty, strays=frozenset(strays))
 
 
 def check_pages(
@@ -206,7 +261,7 @@ def check_pages(
     """
     if there is None:
         there = {info.key: info for info in place.store.keys(place.key(""))}
-    state = retention.recalled(place, state, there)
+    state = recalled(place, state, there)
     if not state.projects:
         return []
     # Whether pages are stored under folder keys is seen, not tried: a check writes nothing.

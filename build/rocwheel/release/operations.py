@@ -291,7 +291,7 @@ def complete(place: Place, state: IndexState, views: frozenset[str] | None = Non
     due = state.seen if views is None else state.seen & views
     if is_settled(state) or (views is not None and not due):
         return state
-    return repair(place, state, views=due)
+    return show(place, state, views=due)
 
 
 def carry(place: Place, state: IndexState, who: Who) -> None:
@@ -326,7 +326,7 @@ def carried_lines(place: Place, state: IndexState) -> list[str]:
     ]
 
 
-def repair(
+def show(
     place: Place,
     state: IndexState,
     *,
@@ -492,7 +492,7 @@ def _shown(
     place = operation.place
     projects = touched(state, entry)
     try:
-        after = repair(place, state, views=state.seen, seen=seen)
+        after = show(place, state, views=state.seen, seen=seen)
         for index in indexes(place, state, concerned(state, entry) & {*state.views}):
             shows = state.of(index.family)
             changed = {

@@ -34,7 +34,7 @@ from rocwheel.records.places import Place
 from rocwheel.records.verdict import State
 from rocwheel.release import operations, policy, proof, wheelset
 from rocwheel.release.index.channels import Channel
-from rocwheel.release.ledger import log, manifests, verdicts
+from rocwheel.release.ledger import log, verdicts
 from rocwheel.release.ledger.state import (
     Action,
     IndexState,
@@ -138,10 +138,10 @@ class Promote(Operation):
     def prepare(self, state: IndexState, entry: Transition | None) -> Transition | None:
         name = self.manifest.sha256
         if not self.moved:  # else an attempt put all, and nothing is deleted but by an entry
-            manifests.put(self.place, self.manifest)
+            self.place.keep(self.place.manifest(self.manifest.sha256), self.manifest.to_bytes())
             for item in self.new(state):
                 place = self.place.of(item.family)
-                proof.put(place, place.bundle(files.sha256(item.bundle)), item.bundle)
+                place.keep(place.bundle(files.sha256(item.bundle)), item.bundle)
                 place.each(partial(verdicts.keep, release=place), item.verdicts)
             self.moved.extend(self.place.each(partial(self._copy, name in state.sets), self.copies))
         for item in self.new(state):
@@ -165,7 +165,7 @@ class Promote(Operation):
         moved = store.copy(source, target, sha256=entry.sha256, count=self.count)
         operations.put_metadata(self.place, entry, item.metadata)
         proven = self.place.built(entry.manifest, f"{entry.filename}.provenance")
-        proof.put(self.place, proven, item.provenance)
+        self.place.keep(proven, item.provenance)
         return moved
 
     @property
@@ -406,7 +406,16 @@ def apply(
         judged.append(replace(item, bundle=bundle))
     is_known = operation.manifest.sha256 in operation.start.sets
     if isinstance(signer, SigstoreSigner) and not is_known:
-        operation = replace(operation, copies=_proven(operation, signer, console))
+        signed = proof.provenances(place, [item.entry for item in operation.copies], signer)
+        if not signed:
+            console.warn("no provenance on pages: PEP 740 knows no publisher like this identity")
+        copies = (
+            replace(item, entry=replace(item.entry, provenance=True), provenance=signed[name])
+            if (name := item.entry.filename) in signed
+            else item
+            for item in operation.copies
+        )
+        operation = replace(operation, copies=tuple(copies))
     total = sum(item.entry.size for item in operation.copies)
     if lacks := place.store.abilities().copy_lacks:
         console.warn(
@@ -419,20 +428,6 @@ def apply(
         state = operations.perform(operation)
     head.renew(place, state, channel, signer, now=operation.who.clock)
     return sum(operation.moved)
-
-
-def _proven(operation: Promote, signer: SigstoreSigner, console: Console) -> tuple[Copy, ...]:
-    entries = [item.entry for item in operation.copies]
-    signed = proof.provenances(operation.place, entries, signer)
-    if not signed:
-        console.warn("no provenance on pages: PEP 740 knows no publisher like this identity")
-
-    def proven(item: Copy) -> Copy:
-        if data := signed.get(item.entry.filename):
-            return replace(item, entry=replace(item.entry, provenance=True), provenance=data)
-        return item
-
-    return tuple(map(proven, operation.copies))
 
 
 def approve(

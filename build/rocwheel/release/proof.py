@@ -38,7 +38,7 @@ from rocwheel.release.trust.sigstore import SigstoreSigner
 from rocwheel.release.trust.statements import Approval
 from rocwheel.release.trust.verifier import ChainLink, Stated
 
-MOST: Final = 64 << 20  # bytes of all statements about a set; `trust verify` reads no more
+STATED_BYTES: Final = 64 << 20  # bytes of all statements about a set; `trust verify` reads no more
 PROVENANCE: Final = "provenance.json"  # in a wheelhouse: build.json, signed
 REPRODUCED: Final = "reproduced.json"  # of one that was built again
 UNNAMED: Final = "no runner's key has signed it"
@@ -106,7 +106,7 @@ def add(place: Place, manifest: str, data: bytes, *, kind: str = "provenance") -
     """Store envelopes under their digests, each on a line; return the keys. Raises StoreError."""
     lines = keyed(place, manifest, data, kind)
     for key, line in lines.items():
-        place.store.create(key, line, headers=place.record_headers, sha256=files.sha256(line))
+        place.keep(key, line)
     return tuple(lines)
 
 
@@ -226,8 +226,8 @@ def _stated(place: Place, manifest: str) -> Iterator[Stated]:
         if info.key.startswith(start) and (match := _NAMED.fullmatch(info.key[len(start) :]))
         if match[1] == kind
     ]
-    if sum(info.size for info, _, _ in named if info.size <= LARGEST) > MOST:
-        what = f"{len(named)} statements of more than {MOST >> 20} MiB"
+    if sum(info.size for info, _, _ in named if info.size <= LARGEST) > STATED_BYTES:
+        what = f"{len(named)} statements of more than {STATED_BYTES >> 20} MiB"
         raise TrustError(f"{place.store.locate(base)}: {what}", hint="remove what is none of ours")
 
     def read(item: tuple[ObjectInfo, str, str]) -> bytes:
@@ -484,8 +484,3 @@ def extended(
         own={**_own(action, channel, place, who), "files": sorted(names)},
     )
     return before + envelope.sign(envelope.unsigned(summary), signer, name="the summary")
-
-
-def put(place: Place, key: str, data: bytes) -> None:
-    if data:
-        place.store.create(key, data, headers=place.record_headers, sha256=files.sha256(data))

@@ -1,4 +1,4 @@
-"""`prune` removes what the channel's retention does not keep, and leftovers; `index repair`.
+"""`prune` removes what the channel's retention does not keep, and leftovers.
 
 Never pruned: a pinned set, the newest sets of a JAX version, a file that another set holds (rolled
 back ones included), adopted files. One entry of the log releases the sets and marks the names that
@@ -12,7 +12,7 @@ from datetime import timedelta
 from itertools import chain
 from typing import Any
 
-from rocwheel.base.errors import ConfigError, StoreError
+from rocwheel.base.errors import ConfigError
 from rocwheel.base.values import replace
 from rocwheel.base.versions import moment
 from rocwheel.records.entry import version_of
@@ -25,7 +25,6 @@ from rocwheel.release.ledger.state import (
     Action,
     IndexState,
     Known,
-    Listing,
     Standing,
     Transition,
     is_foreign,
@@ -174,58 +173,6 @@ def _respent(place: Place, state: IndexState) -> tuple[str, ...]:
     there = {info.key for info in place.store.keys(place.key(""))}
     names = (name for path in state.spent_paths() for name in (path, f"{path}.metadata"))
     return tuple(key for key in map(place.key, names) if key in there)
-
-
-def repair(place: Place, who: Who) -> tuple[str, ...]:
-    """Make every page show what the log says, and delete what it no longer names; return the keys.
-
-    A snapshot that is not the fold of the log is none, unless the log is what is damaged. Raises
-    StoreError for a damaged log of a release, and where bytes are missing that would be listed.
-    """
-    state = log.read(place, files=True)
-    again = log.read(place, files=True, afresh=True)
-    operations.check_sound(place, again, pages=again.projects)
-    if state.before:
-        operations.carry(place, state, who)
-        return repair(place, who)
-    if not state.number and not _begun_above(place, who):
-        return ()  # a page would claim a place that no log has begun
-    if not state.number:
-        return repair(place, who)
-    if not place.is_staging or log.differ(place, state, again):
-        state = again  # and what is damaged or lost of the snapshot is stored again
-    there = {info.key for info in place.store.keys(place.key(""))}
-    for entry in [item for project in sorted(state.projects) for item in state.shown(project)]:
-        if place.key(entry.path) not in there:
-            raise StoreError(
-                f"{place.locate(entry.path)}: missing, and the log lists it",
-                hint="put the wheel back, or roll its set back or prune it",
-            )
-    state = recalled(place, state, there)
-    return sweep(place, operations.repair(place, state, repairs=True))
-
-
-def _begun_above(place: Place, who: Who) -> bool:
-    found = operations.claims(place, operations.stored_pages(place) if place.is_staging else ())
-    highest = max((claim.number for claim in found.values()), default=0)
-    if highest < 1:
-        return False
-    skip = who.entry(Action.SKIP, highest, reason="the log was lost")
-    return isinstance(log.commit(place, skip), str)
-
-
-def recalled(place: Place, state: IndexState, keys: Iterable[str]) -> IndexState:
-    """Return a state with the indexes and projects that have pages by lost entries alone."""
-    known = state.indexed()
-    asked = (
-        (index, name)
-        for index, name in operations.stored_pages(place, keys)
-        if name and (index.family, name) not in known
-    )
-    found = operations.claims(place, asked if state.number else ())
-    strays = {(index.family, name) for (index, name), claim in found.items() if claim.number > 0}
-    empty = {name: Listing(project=name) for _, name in strays} | dict(state.listings)
-    return replace(state, listings=empty, strays=frozenset(strays))
 
 
 def _unheld(place: Place, who: Who) -> tuple[str, ...]:

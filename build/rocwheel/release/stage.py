@@ -18,7 +18,7 @@ from rocwheel.records.entry import Entry, parsed
 from rocwheel.records.manifest import Manifest
 from rocwheel.release import operations, proof, wheelset
 from rocwheel.release.index.channels import Channel
-from rocwheel.release.ledger import log, manifests
+from rocwheel.release.ledger import log
 from rocwheel.release.ledger.state import Action, Holding, IndexState, Standing, Transition
 from rocwheel.release.operations import Operation, Who
 from rocwheel.release.withdraw import withdrawn
@@ -40,11 +40,6 @@ class Stage(Operation):
     provenance: bytes = b""  # a builder's statement, where the wheelhouse has one
     count: Callable[[int], None] | None = None
 
-    @property
-    def indexes(self) -> tuple[str, ...]:
-        """The indexes that list it, the widest last."""
-        return (*self.families, *([ALL] if self.manifest.families else ()))
-
     def decide(self, state: IndexState) -> Transition | None:
         known = state.sets.get(self.manifest.sha256)
         missing = [name for name in self.families if not (known and known.of(name))]
@@ -60,7 +55,7 @@ class Stage(Operation):
         return self.entry(state, Action.STAGE, brings=brings, families=self.families, must=must)
 
     def prepare(self, state: IndexState, entry: Transition | None) -> Transition | None:  # noqa: ARG002
-        manifests.put(self.place, self.manifest)
+        self.place.keep(self.place.manifest(self.manifest.sha256), self.manifest.to_bytes())
         self.place.each(self._upload, self.uploads)
         proof.add(self.place, self.manifest.sha256, self.provenance)
         return entry
@@ -88,11 +83,12 @@ class Stage(Operation):
 
     def to_json(self, *, dry_run: bool) -> dict[str, Any]:
         done = "nothing-to-do" if self.is_done else "staged"
+        widest = ALL if self.manifest.families else self.families[-1]
         return {
             "state": "planned" if dry_run else done,
             "manifest": self.manifest.sha256,
             "families": list(self.families),
-            "index_url": self.place.of(self.indexes[-1]).url,
+            "index_url": self.place.of(widest).url,
             "wheels": [
                 {
                     "filename": item.entry.filename,

@@ -147,7 +147,7 @@ class Change(Operation):
         for (set_id, view), data in bundles.items():
             named.setdefault(set_id, {})[view] = files.sha256(data)
             home = state.at(self.place.of(view), set_id)
-            proof.put(home, home.bundle(named[set_id][view]), data)
+            home.keep(home.bundle(named[set_id][view]), data)
         return replace(entry, bundles=named)
 
     def statements(self, state: IndexState) -> dict[tuple[str, str], bytes]:

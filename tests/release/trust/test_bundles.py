@@ -20,10 +20,6 @@ from rocwheel.release.trust import verifier
 class Desk(SignedShop):
     """A shop with two promoters' keys and a set that three keys signed."""
 
-    def __init__(self, folder, console) -> None:
-        super().__init__(folder, console, Keyring(folder / "keys", second="promoter"))
-        self.manifest = self.ready()
-
     def stop(self, monkeypatch, signer: str = "promoter") -> None:
         """A promotion that ends after its copies, right before its commit."""
         with monkeypatch.context() as patch:
@@ -53,7 +49,9 @@ class Desk(SignedShop):
 
 @pytest.fixture
 def desk(tmp_path, console) -> Desk:
-    return Desk(tmp_path, console)
+    made = Desk(tmp_path, console, Keyring(tmp_path / "keys", second="promoter"))
+    made.ready()
+    return made
 
 
 def test_a_stopped_promotion_leaves_no_statement_that_counts(desk, monkeypatch) -> None:

@@ -25,10 +25,6 @@ from rocwheel.release.trust.statements import Approval
 class Desk(SignedShop):
     """A shop with two runners' keys and a set that is built, staged and gated by the first."""
 
-    def __init__(self, folder, console) -> None:
-        super().__init__(folder, console, Keyring(folder / "keys", second="runner"))
-        self.manifest = self.ready()
-
     def revoke(self) -> None:
         self.trusting(runner={"revoked": Revocation(since=date(2026, 1, 2), reason="stolen")})
 
@@ -52,7 +48,9 @@ class Desk(SignedShop):
 
 @pytest.fixture
 def desk(tmp_path, console) -> Desk:
-    return Desk(tmp_path, console)
+    made = Desk(tmp_path, console, Keyring(tmp_path / "keys", second="runner"))
+    made.ready()
+    return made
 
 
 @pytest.mark.parametrize("number", [1, 2, 7])

@@ -19,11 +19,6 @@ from rocwheel.release.ledger.state import Known
 THREADS: Final = 4  # wheels that are downloaded at once
 
 
-def put(place: Place, manifest: Manifest) -> None:
-    key = place.manifest(manifest.sha256)
-    place.store.create(key, manifest.to_bytes(), headers=place.record_headers)
-
-
 def find(place: Place, sha256: str) -> Manifest | None:
     """Read the manifest with this SHA-256. Raises ObjectDiffersError for other bytes."""
     key = place.manifest(sha256)

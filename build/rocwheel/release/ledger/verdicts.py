@@ -78,11 +78,8 @@ def add(
     """
     cell = (verdict.manifest, verdict.python, verdict.suite)
     if signer is None:
-        key, data = (
-            place.verdict(*cell, verdict.sha256),
-            envelope.unsigned(statements.result(verdict)),
-        )
-        place.store.create(key, data, headers=place.record_headers, sha256=files.sha256(data))
+        key = place.verdict(*cell, verdict.sha256)
+        place.keep(key, envelope.unsigned(statements.result(verdict)))
         return key
     folder = place.report(*cell, f"{signer.public_key.keyid}/")
     for _ in range(ATTEMPTS):
@@ -93,7 +90,7 @@ def add(
         data = envelope.sign(envelope.unsigned(statement), signer, name="this statement")
         key = f"{folder}{number + 1}.json"
         with suppress(ObjectDiffersError):  # another process with this key was faster
-            place.store.create(key, data, headers=place.record_headers, sha256=files.sha256(data))
+            place.keep(key, data)
             return key
     what = f"{ATTEMPTS} statements of this key about {verdict.suite} came first"
     raise TrustError(f"{place.location}: {what}", hint="give each runner a key of its own")
@@ -183,10 +180,8 @@ def keep(verdict: FoundVerdict, release: Place) -> None:
     if verdict.tests:
         names = "".join(f"{name}\n" for name in sorted(verdict.tests))
         add_tests(release, said, names.encode())
-    digest = files.sha256(verdict.line)
-    name = digest if verdict.keyid else verdict.sha256
-    key = release.verdict(said.manifest, said.python, said.suite, name)
-    release.store.create(key, verdict.line, headers=release.record_headers, sha256=digest)
+    name = files.sha256(verdict.line) if verdict.keyid else verdict.sha256
+    release.keep(release.verdict(said.manifest, said.python, said.suite, name), verdict.line)
 
 
 def _tests(place: Place, verdict: Verdict) -> str:

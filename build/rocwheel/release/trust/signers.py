@@ -72,8 +72,8 @@ def signer(uri: str, *, pin: Path | None = None, token: str = "") -> Signer:
         else:
             slot, _, query = rest.partition("?")
             label = query.removeprefix("label=") or None
-            _, public = sslib.HSMSigner.import_(int(slot or 2), label, lambda _: _ask(pin))
-            made = sslib.HSMSigner.from_priv_key_uri(uri, _own(public), lambda _: _ask(pin))
+            _, public = sslib.HSMSigner.import_(int(slot or 2), label, lambda _: _pin_in(pin))
+            made = sslib.HSMSigner.from_priv_key_uri(uri, _own(public), lambda _: _pin_in(pin))
         made.sign(b"a wrong PIN or a right that is missing is seen before hours of work")
     except ConfigError:  # of the file with the PIN
         raise
@@ -89,7 +89,7 @@ def _own(key: PublicKey) -> PublicKey:
     return sslib_key(load_pem_public_key(key.keyval["public"].encode()), key.scheme)
 
 
-def _ask(pin: Path | None) -> str:
+def _pin_in(pin: Path | None) -> str:
     if pin is None:
         raise ConfigError("the token asks for a PIN", hint="set ROCWHEEL_SIGNER_PIN_FILE")
     return _private(pin, "PIN", "set another").decode().strip()
