@@ -9,6 +9,7 @@ from contextlib import contextmanager
 from datetime import datetime, timedelta, timezone
 
 import pytest
+from support.schedule import Counted
 from support.serving import serving
 from support.trust import World, make_record
 from support.wheelset import make_set
@@ -121,9 +122,7 @@ def test_statements_alone_that_were_put_back_are_not_those_that_the_head_names(
 
 
 def test_a_promotion_that_never_committed_verifies_nowhere(world, monkeypatch, capsys) -> None:
-    world.folder = world.tmp / "second"
-    world.manifest = make_set(world.folder, pythons=("3.12",), suffix="+rocm7.10.1")
-    (world.folder / BUILD_RECORD).write_bytes(make_record(world.manifest).to_bytes())
+    another(world, "second", suffix="+rocm7.10.1")
     world.staged()
     world.gate()
     with monkeypatch.context() as patch:
@@ -149,6 +148,25 @@ def test_a_promotion_that_never_committed_verifies_nowhere(world, monkeypatch, c
         capsys.readouterr()
         assert verify(world, f"{index}/{wheel.filename}") == 9
         assert "no entry of the log up to 1 releases it" in capsys.readouterr().out
+
+
+def another(world, name: str, **options) -> None:
+    """Build another set, which the world's commands are about from now on."""
+    world.folder = world.tmp / name
+    world.manifest = make_set(world.folder, pythons=("3.12",), **options)
+    (world.folder / BUILD_RECORD).write_bytes(make_record(world.manifest).to_bytes())
+
+
+def test_statements_of_a_set_are_read_once_for_all_its_wheels(world) -> None:
+    """From five sets on they were read for each wheel: the pages list those of one set apart."""
+    for number in range(2, 6):
+        another(world, str(number), jax=f"0.9.{number}")
+        world.released()
+    store = Counted(world.shop.store)
+    with serving(store) as site:
+        assert verify(world, f"{site.url}{world.shop.release.index}") == 0
+    read = [text for text in store.asked if text.startswith("stream ") and "/bundles/" in text]
+    assert len(read) == len({*read}) == 5
 
 
 def _manifests(path) -> list[str]:

@@ -273,10 +273,14 @@ class Reader:
         self._head = lru_cache(self._read_head)
         self._get = lru_cache(maxsize=8)(self._fetch)  # of one set come one after the other
 
-    def offers(self, index: str) -> Iterator[OfferedWheel]:
-        """Yield every wheel of an index. Raises ConfigError where there is none, FetchError."""
-        for project in self._page(f"{index}/index.json").projects:
-            yield from self._of(index, str(project.get("name")))
+    def offers(self, index: str) -> list[OfferedWheel]:
+        """Return every wheel of an index, those of one set one after the other.
+
+        Raises ConfigError where there is none, FetchError.
+        """
+        projects = (str(item.get("name")) for item in self._page(f"{index}/index.json").projects)
+        found = (wheel for name in projects for wheel in self._of(index, name))
+        return sorted(found, key=lambda wheel: wheel.where)
 
     def offer(self, index: str, filename: str) -> OfferedWheel:
         """Return one wheel. Raises TrustError where the index does not list it."""
