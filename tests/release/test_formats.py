@@ -85,13 +85,19 @@ def test_a_store_of_a_released_version_is_read_as_it_is(old, capsys) -> None:
 
 
 @pytest.mark.parametrize("version", BOTH)
-def test_the_first_command_that_writes_takes_a_store_over(version, tmp_path, console) -> None:
+def test_the_first_command_that_writes_takes_a_store_over(
+    version, tmp_path, console, capsys
+) -> None:
     old = Old(tmp_path, version, FAMILY.name, console)
     before = {name for page in old.listed().values() for name, _ in page}
     state = log.read(old.shop.release)
     held = [known.id for known in state.sets.values() if known.standing is Standing.HELD]
     yanked = {name for page in old.listed().values() for name, why in page if why == "slow"}
     manifest = old.shop.gated(tmp_path / "new", jax="0.10.9", pythons=("3.12",))
+    for command in (("promote", "--manifest", manifest.sha256), ("prune", "--orphans")):
+        assert old.run(*command, "--dry-run") == 0
+        says = "which rocwheel before 0.3 wrote" in capsys.readouterr().out
+        assert says is (command[0] == "promote"), "a prune has nothing to do"
     assert old.run("promote", "--manifest", manifest.sha256) == 0
     after = {name: why for page in old.listed().values() for name, why in page}
     assert after.keys() == before | {wheel.filename for wheel in manifest.built}

@@ -120,11 +120,12 @@ class Operation(abc.ABC):
     def lines(self) -> list[str]:
         """Say for people what it does: with older logs, files, pages, and the URL to wait for."""
         place, state = self.place, self.start
+        lines = [] if self.is_done else carried_lines(place, state)
         entry = None if self.is_done else self.decide(state)
         if entry is None:
-            return self.file_lines(state)
+            return [*lines, *self.file_lines(state)]
         action, after = entry.action, apply(state, entry, digest="")
-        lines = [*carried_lines(place, state), *self.file_lines(after)]
+        lines += self.file_lines(after)
         projects = in_order(touched(after, entry), removing=action.removes)
         for index in indexes(place, after, concerned(after, entry)):
             where = index.store.locate(index.index)

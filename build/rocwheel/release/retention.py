@@ -88,10 +88,6 @@ class Prune(Operation):
                     gone[file.sets[0]].append(file.entry.path)
         return gone
 
-    @property
-    def removes(self) -> bool:
-        return bool(self.expired(self.start) or self.spend.free(self.start) or self.left)
-
     def file_lines(self, after: IndexState) -> list[str]:  # noqa: ARG002
         place, leaving, keys = self.place, self.leaving(self.start), list[tuple[str, str]]()
         for known, why in self.expired(self.start):
@@ -104,7 +100,7 @@ class Prune(Operation):
         """Return the plan as a document; `leftovers` is what `apply` returned."""
         done, leaving = "planned" if dry_run else "pruned", self.leaving(self.start)
         return {
-            "state": done if self.removes else "nothing-to-do",
+            "state": "nothing-to-do" if self.is_done else done,
             "place": self.place.location,
             "sets": [
                 {"set": known.id, "why": why, "files": leaving[known.id]}
@@ -120,7 +116,10 @@ def plan(place: Place, channel: Channel, *, who: Who, orphans: bool = False) -> 
     paths = _unheld(place, who) if orphans else ()
     about: Any = {"place": place, "who": who, "start": operations.read(place, afresh=True)}
     left = _respent(place, about["start"])
-    return Prune(keep=channel.retention, spend=Spend(paths=paths, **about), left=left, **about)
+    spend, keep = Spend(paths=paths, **about), channel.retention
+    prune = Prune(keep=keep, spend=spend, left=left, **about)
+    removes = prune.expired(prune.start) or spend.free(prune.start) or left
+    return replace(prune, is_done=not removes)
 
 
 def plans(
@@ -138,7 +137,7 @@ def plans(
 def apply(prune: Prune) -> tuple[str, ...]:
     """Prune a place; return the names of leftovers of killed runs that were removed as well."""
     place, old = prune.place, prune.who.now - LEFTOVER_AGE
-    if not prune.removes:  # a snapshot that is the log's may say then that the pages show it all
+    if prune.is_done:  # a snapshot that is the log's may say then that the pages show it all
         snapshot = log.read(place, files=True)
         if not log.differ(place, snapshot, prune.start):
             operations.complete(place, snapshot)
