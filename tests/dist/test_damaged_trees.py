@@ -172,7 +172,7 @@ def test_a_target_that_the_device_library_has_not_is_named_alone(real, runner):
 def test_a_clang_that_does_not_start_here_was_not_asked(real, runner):
     clang = real / "lib/llvm/bin/clang"
     clang.unlink()
-    assert rocm.uncompiled(real, ("gfx90a",), runner=runner) == ()
+    assert rocm.uncompiled(real, ("gfx90a",), runner=runner) is None
     clang.write_text("#!/no/such/program\n")
     clang.chmod(0o755)
-    assert rocm.uncompiled(real, ("gfx90a",), runner=runner) == ()
+    assert rocm.uncompiled(real, ("gfx90a",), runner=runner) is None

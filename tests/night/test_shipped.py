@@ -54,7 +54,6 @@ def test_the_shipped_night_plans_a_build_for_each_stream(stream, tmp_path, runne
             server.add(f"tarball/{name.replace('+', '%2B')}", b"ROCm")
         where = therock.address(stream, "tarballs", ci=CI, cwd=tmp_path)
         text = (CI / therock.FILE).read_text().replace(where, page)
-        text = text.replace("plain_http: []", 'plain_http: ["127.0.0.1"]')
         (tmp_path / "ci" / therock.FILE).write_text(text)
         here = Here(
             environ={}, cwd=tmp_path, cache=tmp_path / "cache", home=home.find(tmp_path / "ci"),

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import hashlib
-import json
 import os
 import shlex
 import signal
@@ -115,16 +114,6 @@ def test_the_root_is_all_that_stdout_holds(url, tmp_path):
     assert done.returncode == 0
     assert done.stdout == f"{tmp_path}/rocm/trees-3/{SHA256}/tree\n"
     assert SHA256 in done.stderr
-
-
-def test_json_is_one_document(url, tmp_path):
-    done = run(f"--therock-path={url}", f"--cache-dir={tmp_path}", "--json")
-    document = json.loads(done.stdout)
-    assert document["root"] == f"{tmp_path}/rocm/trees-3/{SHA256}/tree"
-    assert document["version"] == "7.10.0a20251120"
-    assert (document["sha256"], document["cached"]) == (SHA256, False)
-    assert document["bytes"] > 3_000_000
-    assert document["seconds"] > 0
 
 
 def test_a_dry_run_writes_and_asks_nothing(url, server, tmp_path):

@@ -54,6 +54,10 @@ def test_a_directory_has_no_family_and_no_version_yet(tmp_path):
         ("https://host/a b.tar.gz", "not a usable URL"),
         ("https://[::1/x.tar.gz", "not a usable URL"),
         ("/dev/null", "neither a file nor a directory"),
+        ("https://host/rocm/tarball/", "a page of tarballs, and not one of them"),
+        ("https://host/tarball/index.html?x=1", "a page of tarballs, and not one of them"),
+        ("https://stable.repo.amd.com/rocm/core/tarball", "a page of tarballs, and not one of"),
+        ("pip:rocm[libraries,devel,device-gfx94X-dcgpu]==7.10.0", "not a gfx target"),
     ],
 )
 def test_a_source_that_cannot_be_right_is_refused(source, says, tmp_path):

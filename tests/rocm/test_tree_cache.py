@@ -62,12 +62,6 @@ def test_a_published_tree_is_leased_with_its_facts(cache):
     lease.close()
 
 
-def test_what_is_not_there_is_none_and_makes_no_file(cache):
-    assert cache.lease("b" * 64) is None
-    assert cache.tree("b" * 64) is None
-    assert list((cache.folder / "locks").iterdir()) == []
-
-
 @pytest.mark.parametrize("text", ["", "{", "[]", "{}", '{"schema": 99, "sha256": "x"}'])
 def test_a_tree_whose_entry_cannot_be_read_does_not_count(cache, text):
     put(cache, "a").close()
@@ -83,15 +77,6 @@ def test_the_longest_unused_tree_goes_first(cache):
     assert trim(cache, 250) == ["b"]
     assert trim(cache, 100) == ["c"]
     assert trees(cache) == "a"
-
-
-def test_use_makes_a_tree_young_again(cache):
-    put(cache, "a", used=100.0).close()
-    put(cache, "b", used=200.0).close()
-    held = cache.lease("a" * 64)
-    assert held is not None
-    held[2].close()
-    assert trim(cache, 100) == ["b"]
 
 
 def test_partial_downloads_count_and_go_too(cache):

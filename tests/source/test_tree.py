@@ -16,7 +16,7 @@ from support.git_server import commit, git, repository
 from rocwheel import source
 from rocwheel.base import home
 from rocwheel.base.errors import ConfigError, RocwheelError, SourceError
-from rocwheel.base.git import Checkout, Source, checkout, identify, resolve_ref
+from rocwheel.base.git import Checkout, Source, checkout, identify
 from rocwheel.base.process import HostRunner, base_env
 from rocwheel.base.values import replace
 from rocwheel.base.versions import PythonVersion
@@ -87,13 +87,6 @@ def test_a_pin_is_fetched_shallowly_by_its_commit_and_only_once(bench):
     asked = len(bench.seen)
     assert bench.resolve().root == tree.root
     assert len(bench.seen) == asked
-
-
-def test_the_plan_shows_what_will_be_fetched_and_touches_nothing(bench):
-    planned = source.plan(SourceRequest(), pins=bench.pins, cache=bench.cache)
-    assert [command.argv[-1] for command in planned.commands][2:] == [bench.first, "FETCH_HEAD"]
-    assert not bench.cache.exists()
-    assert bench.seen == []
 
 
 def test_a_server_without_bare_commits_is_asked_for_the_tag(bench):
@@ -243,13 +236,6 @@ def test_a_folder_inside_another_repository_is_not_that_repository(bench):
     assert bench.resolve(jax_source_dir=folder).jax.commit == ""
 
 
-def test_a_repository_without_a_commit_is_its_digest(bench, tmp_path):
-    folder = toy.make(tmp_path / "fresh")
-    git(folder, "init", "--quiet")
-    tree = bench.resolve(jax_source_dir=folder)
-    assert (tree.jax.commit, len(tree.jax.digest)) == ("", 64)
-
-
 def test_a_local_xla_overrides_the_pinned_one_and_is_marked(bench):
     tree = bench.resolve(jax_source_dir=bench.jax, xla_source_dir=bench.xla)
     head = git(bench.xla, "rev-parse", "HEAD")
@@ -259,13 +245,6 @@ def test_a_local_xla_overrides_the_pinned_one_and_is_marked(bench):
     changed = bench.resolve(jax_source_dir=bench.jax, xla_source_dir=bench.xla)
     assert changed.dirty == ("XLA",)
     assert changed.local_suffix.endswith(".dirty")
-
-
-def test_a_branch_and_a_tag_are_the_commit_they_name(bench):
-    git(bench.xla, "tag", "-a", "v1", "-m", "annotated")
-    head = git(bench.xla, "rev-parse", "HEAD")
-    for ref in ("main", "v1", head):
-        assert resolve_ref(f"{bench.url}/xla", ref, runner=bench.runner) == head
 
 
 def test_a_folder_that_is_no_jax_says_what_it_lacks(bench, tmp_path):

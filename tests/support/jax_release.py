@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import shutil
 from pathlib import Path
+from types import SimpleNamespace
 
 from support import generations
 from support.generations import GENERATIONS
@@ -13,7 +14,7 @@ from support.rocm_packages import wheel
 from rocwheel import source
 from rocwheel.base.process import HostRunner, base_env
 from rocwheel.gate.suite import suites
-from rocwheel.source import pin_edit
+from rocwheel.tools import bump
 
 CI = Path(__file__).parents[2] / "ci"
 LAYOUTS = source.load_layouts(CI / "layouts.yaml")
@@ -71,9 +72,11 @@ class Place:
         env = {"PATH": "/usr/bin:/bin", "PIP_INDEX_URL": (self.folder / "index").as_uri()}
         return HostRunner(base_env(env))
 
-    def look_up(self, version: str = VERSION, *, ref: str = "") -> pin_edit.PinFacts:
-        return pin_edit.look_up(
+    def look_up(self, version: str = VERSION, *, ref: str = "") -> bump.PinFacts:
+        return bump.look_up(
             version, repository=str(self.jax), ref=ref,
             known=source.load_pins(self.path, layouts=LAYOUTS),
-            cache=self.folder / "cache", runner=self.runner, console=self.console,
+            here=SimpleNamespace(
+                cache=self.folder / "cache", runner=self.runner, console=self.console
+            ),
         )  # fmt: skip

@@ -84,13 +84,21 @@ def test_memory_and_the_cpus_of_the_control_group_decide_how_many_jobs_are_propo
     assert examined(memory=12 * GIB)[0]["memory"].remedy == ""
 
 
-def test_an_incomplete_rocm_is_reported_before_the_build(examined, tmp_path):
-    examined()
-    (tmp_path / "rocm" / "include" / "miopen" / "version.h").unlink()
-    folder = tmp_path / "rocm"
-    needs, _ = examined(therock=str(folder))
-    assert "lacks include/miopen/version.h" in needs["ROCm"].found
-    assert needs["ROCm"].remedy
+@pytest.mark.parametrize("lacks", ["", "include/miopen/version.h"])
+def test_an_incomplete_rocm_and_its_clang_are_reported_before_the_build(lacks, examined, tmp_path):
+    assert examined()[0]["ROCm's clang"].found == "compiles an empty HIP file for gfx942"
+    clang = tmp_path / "rocm" / "lib/llvm/bin/clang-20"
+    clang.write_text(
+        "#!/bin/sh\necho 'clang: error: cannot find ROCm device library' >&2\nexit 1\n"
+    )
+    if lacks:
+        (tmp_path / "rocm" / lacks).rename(tmp_path / "gone")
+    needs, _ = examined(therock=str(tmp_path / "rocm"))
+    assert (f" lacks {lacks}" in needs["ROCm"].found) == bool(lacks)
+    assert bool(needs["ROCm"].remedy) == bool(lacks)
+    assert needs["ROCm's clang"].found == (
+        "compiles nothing for gfx942: cannot find ROCm device library"
+    )
 
 
 def test_the_time_is_that_of_the_last_build_here(examined, tmp_path):

@@ -107,7 +107,8 @@ def plan(
 
     It names commits and digests: of branches, of images, and of each family's newest ROCm tarball.
     What was built or tested before is not repeated, and the plan says so. The exit status is 5 if
-    nothing can be built; the plan is stored all the same, and running it makes the page.
+    nothing can be built, and 0 where a source has nothing new, which is a red cell of the night.
+    The plan is stored all the same, and running it makes the page.
     """  # fmt: skip
     where = NightTarget(app, target)
     night = app.now().strftime("%Y-%m-%d") if night is None else night

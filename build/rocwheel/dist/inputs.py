@@ -65,12 +65,18 @@ class Inputs(Plain, frozen=True, kw_only=True):
 
 
 def gather(
-    planned: Plan, here: Here, *, place: BuildEnvironment | None = None, fetch: bool = True
+    planned: Plan,
+    here: Here,
+    *,
+    place: BuildEnvironment | None = None,
+    fetch: bool = True,
+    asks_compiler: bool = True,
 ) -> Inputs:
     """Get and check the inputs of a build, before Bazel starts.
 
     Without `fetch` nothing is fetched or written, and a pin describes sources that are not here. It
-    refuses and warns as a build does, as far as is known. A build begins with it.
+    refuses and warns as a build does, as far as is known. A build begins with it, and asks its
+    compiler for a digest later.
     """
     request, notes = planned.request, list[str]()
     console = here.console if fetch else silent()  # which shows no steps
@@ -89,7 +95,7 @@ def gather(
         and planned.sources.like is None
     )
     if is_checked:
-        gather(planned, here, place=place, fetch=False)
+        gather(planned, here, place=place, fetch=False, asks_compiler=False)
     with console.step("Sources", key="source"):
         take = source.resolve if fetch else source.preview
         tree = take(planned.sources, pins=planned.pins, runner=here.runner, console=console)
@@ -106,9 +112,10 @@ def gather(
         console.info(note)
     version = _known_version(planned, fetch=fetch)
     spec = partial(specification, planned, tree, compiler=compiler)
+    check = partial(_check, place=place, here=here, request=request, asks=asks_compiler)
     if version:  # what cannot work is refused before Bazel and ROCm are fetched
         early = spec(version=version, rocm_root=_ROOT, binary=_missing(tree), place=place)
-        compiler, remarks = _check(tree, early, place, here, request=request)
+        compiler, remarks = check(tree, early)
         warn(remarks)
     binary, found = _bazel(request, tree, place, here, fetch=fetch)
     root = None
@@ -128,7 +135,7 @@ def gather(
     assert known  # noqa: S101 - else it was refused above
     final = spec(version=known, rocm_root=place.path(where), binary=binary, place=place)
     if version is None:
-        compiler, remarks = _check(tree, final, place, here, request=request)
+        compiler, remarks = check(tree, final)
         warn(remarks)
     final = replace(final, compiler=compiler)
     warn(checks.option_warnings(planned, final))
@@ -173,10 +180,11 @@ def _bazel(
 def _check(
     tree: source.SourceTree,
     spec: bazel.BuildSpec,
+    *,
     place: BuildEnvironment,
     here: Here,
-    *,
     request: Request,
+    asks: bool,
 ) -> tuple[bazel.Compiler, tuple[str, ...]]:
     checks.check_own_options(tree, spec)
     invocations = bazel.invocations(spec)
@@ -184,7 +192,8 @@ def _check(
     with place.programs(request, here.runner) as programs:
         checks.check_programs(tree, programs)
         remarks = tuple(checks.check_toolchain(tree, spec, invocations, programs=programs))
-        digest = programs.digest(checks.host_compilers(tree, spec, invocations))
+        named = checks.host_compilers(tree, spec, invocations) if asks else ()
+        digest = programs.digest(named)
     return replace(spec.compiler, digest=digest), remarks
 
 

@@ -7,6 +7,7 @@ import json
 from collections.abc import Iterator, Mapping, Sequence
 from datetime import date
 from functools import cache, partial
+from itertools import chain
 from pathlib import Path
 from typing import Final
 
@@ -144,6 +145,9 @@ class _Resolver:
         self.commit_of = cache(partial(git.resolve_ref, runner=self.here.runner))
         self.image_of = cache(partial(one_image, here=self.here))
         self.day = cache(self._day)
+        client, cwd = world.client, self.here.cwd
+        self.listed = cache(partial(listing.newest, client=client, cwd=cwd))
+        self.today = self.here.now().date()
         self.quiet_days = settings.quiet_days  # of a page that says nothing else
 
     def stream_of(self, item: SetSettings) -> ReleaseStream | None:
@@ -160,33 +164,47 @@ class _Resolver:
 
     def of(self, item: SetSettings) -> Iterator[WheelRecipe | Cell]:
         """Yield the recipes of a set, and cells for absent builds."""
-        world, wanted, pin = self.world, self.wanted(item), self._pin(item)
+        wanted, pin = self.wanted(item), self._pin(item)
         for python in item.pythons:
             if pin and python not in pin.pythons:
                 why = f"JAX {pin.version} has no lock file for CPython {python}"
                 yield _absent(item, why, python=str(python))
-        today = self.here.now().date()
-        if isinstance(item.jax, Branch) and (day := self.day(item.jax)):
+        day = ""
+        if isinstance(item.jax, Branch) and (newest := self.day(item.jax)):
             said = f"{item.jax.repository}, {item.jax.name}", "does JAX go on in another branch?"
-            yield from _quiet(f"{item.name}.jax", day, item.jax.quiet_days, today, said)
+            yield from _quiet(f"{item.name}.jax", newest, item.jax.quiet_days, self.today, said)
+            day = str(newest)
         if not item.rocm.tarballs:
-            yield self._recipe(item, item.name, wanted, item.rocm.source)
+            yield replace(self._recipe(item, item.name, wanted, item.rocm.source), jax_newest=day)
             return
         page = therock.address(item.rocm.tarballs, "tarballs", ci=self.ci, cwd=self.here.cwd)
-        newest = listing.newest(page, client=world.client, cwd=self.here.cwd)
-        is_url = "://" in page  # a folder has no days
-        offered = max((d for entry in newest.values() if (d := entry.day) and is_url), default=None)
-        if is_url and not offered:
-            where = without_secrets(page)
-            self.here.console.warn(f"{where}: no build says its day: none is too old")
-        if offered:
-            stream = self.stream_of(item)
-            days = item.rocm.quiet_days or (stream.quiet_days if stream else self.quiet_days)
-            said = without_secrets(page), "has TheRock moved? `rocwheel pins bump therock`"
-            yield from _quiet(f"{item.name}.rocm", offered, days, today, said)
-        for made in self._of_page(item, page, newest):
-            is_made = isinstance(made, WheelRecipe)
-            yield replace(made, rocm_newest=str(offered or "")) if is_made else made
+        listed, every = self.listed(page), therock.known().names.everything
+        names = wanted if self.is_apart(item) else (every,)
+        days = {name: listed[name].day for name in names if name in listed and "://" in page}
+        yield from self._old(item, page, {name: day for name, day in days.items() if day})
+        if days and not any(days.values()):
+            self.here.console.warn(f"{without_secrets(page)}: no build says its day: none is old")
+        for made in self._of_page(item, page, listed):
+            if isinstance(made, WheelRecipe):
+                own = days.get(made.families[0]) or days.get(every)
+                yield replace(made, jax_newest=day, rocm_newest=str(own or ""))
+            else:
+                yield made
+
+    def _old(self, item: SetSettings, page: str, days: Mapping[str, date]) -> Iterator[Cell]:
+        """Yield a red cell for each family whose newest build is too old; one where all are."""
+        where, stream, place = without_secrets(page), self.stream_of(item), therock.place_of(page)
+        allowed = item.rocm.quiet_days or (stream.quiet_days if stream else self.quiet_days)
+        todo = "has TheRock moved? `rocwheel pins bump therock`"
+        if place and place[1].ended:
+            todo = f"nothing comes there since {place[1].ended}: write `tarballs: {place[0]}`"
+
+        def cells(name: str, day: date, label: str) -> list[Cell]:
+            return [*_quiet(f"{name}.rocm", day, allowed, self.today, (label, todo))]
+
+        old = cells(item.name, max(days.values()), where) if days else []
+        each = (cells(f"{item.name}-{one}", day, f"{where}: {one}") for one, day in days.items())
+        yield from old or chain.from_iterable(each)
 
     def _of_page(
         self, item: SetSettings, page: str, newest: Mapping[str, ListedTarball]
@@ -275,7 +293,6 @@ class _Resolver:
             pythons=pythons,
             argv=words,
             xla_commit=(pin.xla_commit or "") if pin and not isinstance(item.jax, Branch) else "",
-            jax_newest=str(self.day(item.jax) or "") if isinstance(item.jax, Branch) else "",
             tool=world.tool,
             tool_repository=world.tool_repository,
         )
@@ -339,6 +356,7 @@ def one_tarball(where: str, sha256: str, world: World, asked: str = "") -> tuple
     if asked and RocmVersion.parse(asked) != RocmVersion.parse(version):
         raise ConfigError(f"{where}: is ROCm {version}, not {asked}", hint="correct `rocm.version`")
     if not sha256 and "://" in where:
+        therock.stream_of(where, ci=here.home.ci, cwd=here.cwd)  # refuses plain http
         note = here.console.warn
         sha256 = rocm.digest_of(where, client=world.client, cache=here.cache, note=note)
     elif not sha256:

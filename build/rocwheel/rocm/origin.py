@@ -133,6 +133,12 @@ def plan(
         )
     origin, location = _locate(source, cwd)
     name = therock.base_name(location)
+    is_page = urlsplit(location).path.endswith(("/", ".html")) or therock.place_of(location)
+    if origin is Origin.URL and is_page:
+        raise ConfigError(
+            f"{without_secrets(source)}: a page of tarballs, and not one of them",
+            hint="add the name of a tarball that it lists, or write --therock-index-url STREAM",
+        )
     parsed = None if origin is Origin.DIRECTORY else therock.parse_name(name)
     named = parsed.version if parsed else None
     if parsed and parsed.platform != "linux":

@@ -165,10 +165,10 @@ def missing(root: Path, needs: RocmNeeds) -> tuple[str, ...]:
     return tuple(lines)
 
 
-def uncompiled(root: Path, targets: Iterable[str], *, runner: Runner) -> tuple[str, ...]:
+def uncompiled(root: Path, targets: Iterable[str], *, runner: Runner) -> tuple[str, ...] | None:
     """Return the gfx targets for which the ROCm's own clang fails on an empty HIP file, and why.
 
-    Where clang does not start, such as outside of a build's container, nothing is returned.
+    None where clang does not start, such as outside of a build's container.
     """
     clang, found = root / _tree().clang, []
     for target in targets:
@@ -181,7 +181,7 @@ def uncompiled(root: Path, targets: Iterable[str], *, runner: Runner) -> tuple[s
             if said:
                 found.append(f"{target}: {said[0].partition('error:')[2].strip()}")
         except HostError:
-            break
+            return None
     return tuple(found)
 
 

@@ -7,17 +7,19 @@ AddressSanitizer have the same names in a folder of their own.
 
 import re
 from collections.abc import Iterator, Mapping
-from datetime import date
+from datetime import date, timedelta
 from functools import cache
 from pathlib import Path
 from typing import Annotated, Final, Literal
 from urllib.parse import unquote, urlsplit
 
 from packaging.specifiers import SpecifierSet
+from packaging.version import Version
 
 import amdgpu_family_matrix as matrix
 from amdgpu_family_matrix import Family
 from rocwheel.base import home, yaml_file
+from rocwheel.base.download import is_loopback, without_secrets
 from rocwheel.base.errors import ConfigError
 from rocwheel.base.values import NonEmpty, Plain, Value, matching
 from rocwheel.base.versions import RocmVersion, suggest
@@ -43,13 +45,30 @@ class ReleasePlace(Value, frozen=True, kw_only=True):
     as_of: date  # how old what the source says is
     source: NonEmpty
 
+    def has(self, version: Version) -> bool:
+        return self.versions.contains(version, prereleases=True)
+
 
 class ReleaseStream(Value, frozen=True, kw_only=True):
     """One stream of releases: its places, the newest first."""
 
     also: tuple[str, ...] = ()  # older names of it
+    pattern: re.Pattern[str]  # of its versions
+    example: str
     quiet_days: int
     places: tuple[ReleasePlace, ...]
+
+    def __post_init__(self) -> None:
+        if not self.places:
+            raise FieldError("has no place", "places", hint="add one")
+        limits = [each.version.removesuffix(".*") for at in self.places for each in at.versions]
+        limits += [f"{Version(each).base_version}.1" for each in limits]  # and what follows
+        for number, place in enumerate(self.places):
+            for version in map(Version, limits):
+                if any(place.has(version) and other.has(version) for other in self.places[:number]):
+                    what = f"ROCm {version} is in an earlier place, too"
+                    hint = "give each version one place"
+                    raise FieldError(what, "places", number, "versions", hint=hint)
 
 
 class Upstream(Value, frozen=True, kw_only=True):
@@ -134,19 +153,25 @@ class TheRock(Value, frozen=True, kw_only=True):
     changes: tuple[ChangesPage, ...]
 
     def __post_init__(self) -> None:
+        yaml_file.each_once(
+            (*self.streams, *(name for each in self.streams.values() for name in each.also)),
+            "streams",
+        )
         for name, stream in self.streams.items():
-            if not stream.places:
-                raise FieldError("has no place", "streams", name, "places", hint="add one")
             for number, place in enumerate(stream.places):
                 for kind in ("tarballs", "asan", "packages"):
-                    parts = urlsplit(getattr(place, kind) or "https:")
-                    if parts.scheme != "https" and parts.hostname not in self.plain_http:
+                    if host := self.unprotected(getattr(place, kind) or ""):
                         raise FieldError(
-                            f"{place.tarballs if kind == 'tarballs' else getattr(place, kind)!r}"
-                            " is not an https address",
+                            f"{getattr(place, kind)!r} is not an https address",
                             "streams", name, "places", number, kind,
-                            hint=f"write https, or add {parts.hostname} to `plain_http`",
+                            hint=f"write https, or add {host} to `plain_http`",
                         )  # fmt: skip
+
+    def unprotected(self, url: str) -> str:
+        """Return the host of a plain-http address that is neither here nor in `plain_http`."""
+        parts = urlsplit(url)
+        is_plain = parts.scheme.lower() == "http" and not is_loopback(url)
+        return parts.hostname or "" if is_plain and parts.hostname not in self.plain_http else ""
 
 
 class TarballName(Plain, frozen=True, kw_only=True):
@@ -213,10 +238,18 @@ def known() -> TheRock:
 
 
 def stream_of(text: str, *, ci: Path, cwd: Path) -> ReleaseStream | None:
-    """Return the stream that a word names; None for an address or a folder."""
+    """Return the stream that a word names; None for a folder, or an address that may be asked.
+
+    Raises ConfigError.
+    """
+    data = yaml_file.read(ci / FILE, TheRock)
+    if host := data.unprotected(text):
+        raise ConfigError(
+            f"{without_secrets(text)}: is not an https address",
+            hint=f"write https, or add {host} to `plain_http` in {ci / FILE}",
+        )
     if not _WORD.match(text) or (cwd / text).is_dir():
         return None
-    data = yaml_file.read(ci / FILE, TheRock)
     named = (item for name, item in data.streams.items() if text in {name, *item.also})
     if (stream := next(named, None)) is None:
         raise ConfigError(
@@ -230,27 +263,45 @@ def address(text: str, kind: Kind, *, version: str = "", ci: Path, cwd: Path) ->
     """Return the address that a stream's name stands for; any other text as it is."""
     if (stream := stream_of(text, ci=ci, cwd=cwd)) is None:
         return text
-    wanted = RocmVersion.parse(version) if version else None
-    for place in stream.places:
-        where: str | None = getattr(place, kind)
-        if where and (not wanted or place.versions.contains(wanted.version, prereleases=True)):
-            return where
-    ranges = " or ".join(str(place.versions) for place in stream.places if getattr(place, kind))
-    raise ConfigError(
-        f"ROCm {version or kind}: the stream {text!r} has none",
-        hint=f"it has {ranges}; name another stream or an address"
-        if ranges
-        else "name another stream or an address",
-    )
+    places = [place for place in stream.places if getattr(place, kind)]
+    hint = f"it has {' or '.join(str(place.versions) for place in places)}" if places else ""
+    if version:
+        wanted = RocmVersion.parse(version)
+        day = day_of(wanted)
+        places = [place for place in places if place.has(wanted.version)]
+        ended = places[0].ended if places else None
+        if not stream.pattern.fullmatch(str(wanted)):
+            places, hint = [], f"its versions are like {stream.example}"
+        elif day and ended and day > ended:
+            places, hint = [], f"its last one of this range is of {ended}"
+    if not places:
+        raise ConfigError(
+            f"ROCm {version or kind}: the stream {text!r} has none",
+            hint=f"{hint}; name another stream or an address".removeprefix("; "),
+        )
+    return str(getattr(places[0], kind))
+
+
+def place_of(url: str) -> tuple[str, ReleasePlace] | None:
+    """Return the stream and the place whose page of tarballs has this address."""
+    for name, stream in known().streams.items():
+        for place in stream.places:
+            if url.rstrip("/") in {
+                (where or "").rstrip("/") for where in (place.tarballs, place.asan)
+            }:
+                return name, place
+    return None
 
 
 def outdated(today: date, *, ci: Path) -> Iterator[str]:
-    """Yield a warning where the facts about TheRock's addresses are too old."""
+    """Yield a warning where the facts about TheRock's addresses are too old, or yet to come."""
     streams = yaml_file.read(ci / FILE, TheRock).streams
-    oldest = min(stream.places[0].as_of for stream in streams.values())
-    if (days := (today - oldest).days) > OLD_FACT:
+    days = [place.as_of for stream in streams.values() for place in stream.places[:1]]
+    day = max(days) if max(days) > today + timedelta(1) else min(days)
+    if not 0 <= (age := (today - day).days) <= OLD_FACT:
         yield (
-            f"{FILE}: what it says of TheRock's addresses is of {oldest}, {days} days old; "
+            f"{FILE}: what it says of TheRock's addresses is of {day}, "
+            f"{f'{age} days old' if age > 0 else 'which is yet to come'}; "
             "compare it with TheRock's sources: rocwheel pins bump therock"
         )
 

@@ -332,7 +332,8 @@ def _check_labels(workspace: Path, layout: Layout) -> None:
             raise SourceError(
                 f"{workspace / package / 'BUILD.bazel'}: has no target {name}, which the "
                 f"{layout.name} layout builds",
-                hint="correct the label in ci/layouts.yaml",
+                hint="check out the whole release; a JAX that renamed it needs `targets` in "
+                "ci/layouts.yaml",
             )
 
 

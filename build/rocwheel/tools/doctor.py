@@ -88,6 +88,9 @@ def examine_build(planned: Plan, here: Here, *, memory: int) -> Iterator[Row]:
         text = str(exc)
         missed = (name for name in checks.PACKAGES if text.startswith((f"{name}:", f"{name},")))
         yield Row(name="request", found=text, remedy=exc.hint, program=next(missed, ""))
+        folder = planned.rocm.cached or Path(planned.rocm.source)
+        if (folder / therock.known().tree.clang).is_file():
+            yield _compiles(folder, planned.gfx_targets, here.runner)
         return
     tree, spec, notes = seen.tree, seen.spec, seen.notes
     yield Row(name="JAX", found=f"{tree.jax_version}, {tree.version_class}; {tree.root}")
@@ -190,10 +193,26 @@ def _rocm(planned: Plan, tree: source.SourceTree, runner: HostRunner) -> Iterato
         )
         return
     missing = rocm.missing(folder, tree.version_class.needs)
-    missing = missing or rocm.uncompiled(folder, planned.gfx_targets, runner=runner)
-    shown = ", ".join(missing[:3]) + (f" and {len(missing) - 3} more" if len(missing) > 3 else "")  # noqa: PLR2004
-    remedy = "use a whole TheRock distribution" if missing else ""
-    yield Row(name="ROCm", found=f"{folder}{f' lacks {shown}' if missing else ''}", remedy=remedy)
+    shown = f" lacks {_some(missing)}" if missing else ""
+    remedy = rocm.of_packages(folder) or "use a whole TheRock distribution"
+    yield Row(name="ROCm", found=f"{folder}{shown}", remedy=remedy if missing else "")
+    yield _compiles(folder, planned.gfx_targets, runner)
+
+
+def _compiles(folder: Path, targets: tuple[str, ...], runner: HostRunner) -> Row:
+    name, refused = "ROCm's clang", rocm.uncompiled(folder, targets, runner=runner)
+    if refused is None:
+        looks = "the build itself: it does not start on this machine"
+        return Row(name=name, found="not run", looks=looks)
+    if not refused:
+        return Row(name=name, found=f"compiles an empty HIP file for {', '.join(targets)}")
+    found = f"compiles nothing for {_some(refused)}"
+    return Row(name=name, found=found, remedy="use a whole TheRock distribution")
+
+
+def _some(items: tuple[str, ...]) -> str:
+    most = 3
+    return ", ".join(items[:most]) + (f" and {len(items) - most} more" if len(items) > most else "")
 
 
 def disk(cache: Path, needed: int) -> Row:

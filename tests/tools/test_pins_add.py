@@ -12,7 +12,7 @@ from rocwheel import source
 from rocwheel.base.errors import ConfigError, FetchError, SourceError
 from rocwheel.base.values import replace
 from rocwheel.base.values import replace as replace_value
-from rocwheel.source import pin_edit
+from rocwheel.tools import bump
 
 pytestmark = [pytest.mark.integration, pytest.mark.needs("git")]
 
@@ -26,7 +26,7 @@ def test_a_release_is_added_with_what_its_sources_and_wheels_say(place):
     before = place.path.read_text()
     facts = place.look_up()
     assert (facts.pin.xla_commit, facts.pin.bazel, facts.built_as) == (XLA, "7.7.0", "JAX >=0.11.1")
-    text = pin_edit.added(place.path, facts, default=True, layouts=LAYOUTS)
+    text = bump.added(place.path, facts, default=True, layouts=LAYOUTS)
     place.path.write_text(text)
     pins = source.load_pins(place.path, layouts=LAYOUTS)
     assert pins.default.version == VERSION
@@ -48,7 +48,7 @@ def test_a_release_between_others_stands_in_its_place(place):
     text = place.path.read_text()
     without = text[: text.index('  "0.11.1":')] + text[text.index('  "0.11.2":') :]
     place.path.write_text(without)
-    place.path.write_text(pin_edit.added(place.path, facts, default=False, layouts=LAYOUTS))
+    place.path.write_text(bump.added(place.path, facts, default=False, layouts=LAYOUTS))
     names = [line for line in place.path.read_text().splitlines() if line.startswith('  "')]
     assert names[-5:] == [
         f'  "{name}":' for name in ("0.11.0", "0.11.1", "0.11.2", "0.12.0", "0.12.0.1")
@@ -78,7 +78,7 @@ def test_what_contradicts_is_refused_and_nothing_is_written(place):
 def test_a_branch_of_a_fork_is_pinned_beside_the_release_of_its_version(place):
     git(place.jax, "branch", "rocm-jaxlib-v0.11.1")
     facts = place.look_up(ref="rocm-jaxlib-v0.11.1")
-    text = pin_edit.added(place.path, facts, default=False, layouts=LAYOUTS)
+    text = bump.added(place.path, facts, default=False, layouts=LAYOUTS)
     before, _, unverified = place.path.read_text().partition("  rocm-jaxlib-v0.11.1:\n")
     assert text.startswith(before)
     assert "unverified:" in unverified
@@ -97,7 +97,7 @@ def test_a_branch_of_a_fork_is_pinned_beside_the_release_of_its_version(place):
     # which YAML would take for true, nothing, a number and a day
     for name in ("yes", "null", "1_000", "2026-11-01"):
         named = replace(facts, pin=replace_value(facts.pin, name=name, ref=name))
-        place.path.write_text(pin_edit.added(place.path, named, default=False, layouts=LAYOUTS))
+        place.path.write_text(bump.added(place.path, named, default=False, layouts=LAYOUTS))
         assert source.load_pins(place.path, layouts=LAYOUTS).find(name).ref == name
     place.path.write_text(text.replace('    version: "0.11.1"\n', ""))
     with pytest.raises(ConfigError, match=r"'rocm-jaxlib-v0\.11\.1' is not a version"):
