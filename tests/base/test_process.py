@@ -7,10 +7,10 @@ import os
 import signal
 import subprocess
 import sys
-import time
 from pathlib import Path
 
 import pytest
+from support.processes import gone, written
 
 from rocwheel.base.errors import CommandError, HostError
 from rocwheel.base.process import Command, HostRunner, base_env
@@ -91,19 +91,6 @@ def test_a_deadline_ends_the_child_and_its_children(runner, tmp_path):
     assert gone(int(pid.read_text()))
 
 
-def gone(pid: int) -> bool:
-    """Whether a process ended (a zombie that waits for its parent counts)."""
-    for _ in range(1200):
-        try:
-            state = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0]
-        except FileNotFoundError:
-            return True
-        if state == "Z":
-            return True
-        time.sleep(0.1)
-    return False
-
-
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
 def test_ctrl_c_ends_even_a_child_that_ignores_it(tmp_path, number):
     pid = tmp_path / "pid"
@@ -122,14 +109,11 @@ def test_ctrl_c_ends_even_a_child_that_ignores_it(tmp_path, number):
     process = subprocess.Popen(
         [sys.executable, "-c", parent], stderr=subprocess.PIPE, start_new_session=True
     )
-    for _ in range(1200):
-        if pid.exists() and pid.read_text():
-            break
-        time.sleep(0.1)
+    child = int(written(pid))
     process.send_signal(number)
     _, err = process.communicate(timeout=240)
     assert (b"KeyboardInterrupt" if number == signal.SIGINT else b"Terminated") in err
-    assert gone(int(pid.read_text()))
+    assert gone(child)
 
 
 @pytest.mark.parametrize("tty", [False, True])
@@ -146,10 +130,7 @@ def test_ctrl_c_is_a_commands_own_business_on_a_terminal_alone(tmp_path, tty):
     asked = subprocess.Popen(
         [sys.executable, "-c", ours], cwd=tmp_path, stderr=subprocess.PIPE, text=True
     )
-    begun = tmp_path / "begun"
-    until = time.monotonic() + 120
-    while not (begun.exists() and begun.read_text()) and time.monotonic() < until:
-        time.sleep(0.05)
+    begun = written(tmp_path / "begun")
     asked.send_signal(signal.SIGINT)
     if tty:
         (tmp_path / "told").touch()
@@ -158,7 +139,7 @@ def test_ctrl_c_is_a_commands_own_business_on_a_terminal_alone(tmp_path, tty):
         assert asked.returncode == 3
     else:
         assert "KeyboardInterrupt" in said
-        assert not Path(f"/proc/{begun.read_text()}").exists()
+        assert not Path(f"/proc/{begun}").exists()
 
 
 def test_a_program_for_the_terminal_that_is_missing_is_one_error(runner):

@@ -17,6 +17,7 @@ from pathlib import Path
 import pytest
 from support import forked
 from support.engines import PROGRAMS, SYSTEM
+from support.processes import called
 from support.s3 import servers
 
 from rocwheel import cli
@@ -103,25 +104,13 @@ class World:
 
     def processes(self) -> list[str]:
         """Command lines of processes that work below this folder, Bazel servers included."""
-        return list(self._running().values())
+        return [" ".join(words)[:200] for words in called(str(self.folder)).values()]
 
     def kill(self) -> None:
         """End what an interrupted run left behind."""
-        for pid in self._running():
+        for pid in called(str(self.folder)):
             with suppress(ProcessLookupError):
                 os.kill(pid, signal.SIGKILL)
-
-    def _running(self) -> dict[int, str]:
-        found = {}
-        for entry in Path("/proc").iterdir():
-            try:
-                line = (entry / "cmdline").read_bytes().replace(b"\0", b" ").decode()
-                state = (entry / "stat").read_text().rpartition(")")[2].split()[0]
-            except (OSError, UnicodeDecodeError):
-                continue
-            if str(self.folder) in line and state != "Z" and entry.name != str(os.getpid()):
-                found[int(entry.name)] = line[:200]
-        return found
 
 
 @pytest.fixture(scope="session")

@@ -13,6 +13,7 @@ from pathlib import Path
 
 import pytest
 from support import gate
+from support.processes import gone, written
 
 from rocwheel.base.process import Command
 from rocwheel.gate import InfraError
@@ -28,13 +29,6 @@ from rocwheel.records.verdict import State
 pytestmark = pytest.mark.integration
 
 TWO = "def test_one(): pass\ndef test_two(): pass\n"
-
-
-@pytest.fixture
-def root(tmp_path):
-    folder = tmp_path / "suite"
-    folder.mkdir()
-    return folder
 
 
 CPUS = """
@@ -780,25 +774,22 @@ print(run.verdict.state.value, run.results.counts.passed, run.results.counts.not
 """
 
 
-def _start(root, tmp_path):
-    script = tmp_path / "program.py"
+def _start(root, program, **places):
+    """A gate in a process of its own, once its test runs, and what that wrote down."""
+    script = root.parent / "program.py"
     tests = Path(__file__).parents[1]
     path = [str(tests), str(tests.parent / "build"), str(tests.parent)]
-    script.write_text(PROGRAM.format(path=path, root=str(root)))
+    script.write_text(program.format(path=path, root=str(root), **places))
     process = subprocess.Popen([sys.executable, script], stdout=subprocess.PIPE, text=True)
-    until = time.monotonic() + 240
-    while not (root / "pid").exists() or not (root / "pid").read_text():
-        assert time.monotonic() < until, "the test did not start"
-        time.sleep(0.05)
-    return process, int((root / "pid").read_text())
+    return process, map(int, written(root / "pid").split())
 
 
-def test_sigterm_ends_the_run_with_what_it_knows(root, tmp_path):
-    process, worker = _start(root, tmp_path)
+def test_sigterm_ends_the_run_with_what_it_knows(root):
+    process, (worker,) = _start(root, PROGRAM)
     process.terminate()
     out, _ = process.communicate(timeout=240)
     assert out.split() == ["not-run", "1", "2"]
-    assert _gone(worker)
+    assert gone(worker)
 
 
 HOLDER = """\
@@ -826,40 +817,18 @@ with Slots(folder=Path({slots!r}), boot="b").take(
 
 
 def test_a_gate_killed_outright_frees_its_device_only_when_nothing_uses_it(root, tmp_path):
-    script, folder = tmp_path / "holder.py", tmp_path / "slots"
-    tests = Path(__file__).parents[1]
-    path = [str(tests), str(tests.parent / "build"), str(tests.parent)]
-    script.write_text(HOLDER.format(path=path, root=str(root), slots=str(folder)))
-    process = subprocess.Popen([sys.executable, script])
-    until = time.monotonic() + 240
-    while not (root / "pid").exists() or not (root / "pid").read_text():
-        assert time.monotonic() < until, "the test did not start"
-        time.sleep(0.05)
-    worker, daemon = map(int, (root / "pid").read_text().split())
+    folder = tmp_path / "slots"
+    process, (worker, daemon) = _start(root, HOLDER, slots=str(folder))
     device = Accelerator(maker=Maker.AMD, index=0, target="gfx942", serial="s0")
     slots = Slots(folder=folder, boot="b")
     with pytest.raises(InfraError), slots.take((device,), least=1, most=1, patience=0):
         pytest.fail("taken while the gate has it")
     process.kill()
-    process.wait()
+    process.communicate()
     slots = Slots(folder=folder, boot="b", sleep=lambda _: time.sleep(0.001))
     with slots.take((device,), least=1, most=1, patience=240):
         assert not Path(f"/proc/{worker}").exists(), "no process of it is left by now"
         assert not Path(f"/proc/{daemon}").exists(), "nor one in a session of its own"
-
-
-def _gone(pid):
-    """Whether a process ends, some time; a zombie counts as ended."""
-    until = time.monotonic() + 120
-    while time.monotonic() < until:
-        try:
-            state = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0]
-        except FileNotFoundError:
-            return True
-        if state == "Z":
-            return True
-        time.sleep(0.05)
-    return False
 
 
 MEASURES = """

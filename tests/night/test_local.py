@@ -25,6 +25,7 @@ from support.faults import KINDS, Fault
 from support.faultserver import FaultServer
 from support.forked import Done
 from support.night import World
+from support.processes import called
 from support.tiers import merge_tries
 
 from rocwheel.base.container.leftovers import owner
@@ -613,12 +614,7 @@ def alive(world: World) -> list[str]:
     """Processes that still work in this world; a cell may need a moment to go."""
     deadline = time.monotonic() + 240
     while time.monotonic() < deadline:
-        found = []
-        for entry in Path("/proc").iterdir():
-            with suppress(OSError):
-                line = (entry / "cmdline").read_bytes().replace(b"\0", b" ").decode()
-                if str(world.folder) in line and int(entry.name) != os.getpid():
-                    found.append(line)
+        found = [" ".join(words) for words in called(str(world.folder)).values()]
         if not found:
             return []
         time.sleep(0.2)

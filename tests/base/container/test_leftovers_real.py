@@ -14,6 +14,7 @@ from pathlib import Path
 
 import pytest
 from support.engines import BASE
+from support.processes import called
 
 from rocwheel.base import container
 from rocwheel.base.container import ContainerSpec, User
@@ -205,13 +206,5 @@ def test_where_a_killed_build_ran_its_steps_is_pruned(engine, environ, tmp_path)
         if engine.kind == "podman":
             assert engine("ps", "--all", "--external", "--quiet") == ""
     finally:  # what it had begun
-        for entry in Path("/proc").iterdir():
-            if entry.name.isdigit() and command_line(entry) == f"sleep {seconds}":
-                os.kill(int(entry.name), signal.SIGKILL)
-
-
-def command_line(entry: Path) -> str:
-    try:
-        return (entry / "cmdline").read_bytes().replace(b"\0", b" ").decode().strip()
-    except OSError:
-        return ""
+        for pid in called(f"sleep {seconds}"):
+            os.kill(pid, signal.SIGKILL)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import os
 import random
 import shutil
@@ -11,12 +10,11 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Iterator
-from contextlib import suppress
 from pathlib import Path, PurePosixPath
 
 import pytest
 from support.engines import BASE
+from support.processes import called
 
 from rocwheel.base import container
 from rocwheel.base.container import ContainerLimits, ContainerSpec, Mount, User
@@ -192,39 +190,20 @@ def test_however_we_end_the_container_ends(how, spec, host, engine, tmp_path):
             assert time.monotonic() < until
             time.sleep(0.05)
         if how == "client":
-            (client,) = [
-                pid for pid in processes(spec.name) if f"--name={spec.name}" in command_line(pid)
-            ]
+            (client,) = called(f"--name={spec.name}")
             os.kill(client, signal.SIGKILL)
         else:
             child.send_signal(getattr(signal, how))
         child.communicate(timeout=240)
         assert gone(engine, spec.name)
         until = time.monotonic() + 240
-        while clients := processes(spec.name):
-            assert time.monotonic() < until, [command_line(pid) for pid in clients]
+        while clients := called(spec.name):
+            assert time.monotonic() < until, clients
             time.sleep(0.1)
         assert stranger in engine.containers()
         assert all(path.stat().st_uid == 1234 for path in (tmp_path / "data").iterdir())
     finally:
         engine.remove(stranger)
-
-
-def processes(text: str) -> list[int]:
-    return [
-        pid
-        for pid in [int(entry.name) for entry in Path("/proc").iterdir() if entry.name.isdigit()]
-        if text in command_line(pid)
-    ]
-
-
-def command_line(pid: int) -> str:
-    try:
-        return (
-            Path(f"/proc/{pid}/cmdline").read_bytes().replace(b"\0", b" ").decode(errors="replace")
-        )
-    except OSError:
-        return ""
 
 
 @pytest.fixture
@@ -404,70 +383,13 @@ def test_a_killed_client_is_an_error_and_its_command_ends(spec, host, engine):
         with pytest.raises(HostError, match="its client ended by signal 9"):
             running.interact(sh(mark))
         killer.join()
-        assert list(_with(mark)) == []
+        assert not called(mark)
 
 
 def _clients(engine, name: str, mark: str) -> list[int]:
     """The engine's clients that carry a command into a container."""
-    return [
-        pid for pid, words in _with(mark) if Path(words[0]).name == engine.kind and name in words
-    ]
-
-
-def _with(mark: str) -> Iterator[tuple[int, list[str]]]:
-    """Processes of this machine, containers included, that have it on their command line."""
-    for process in Path("/proc").glob("[0-9]*"):
-        with suppress(OSError):
-            words = (process / "cmdline").read_bytes().decode(errors="replace").split("\0")
-            if mark in " ".join(words):
-                yield int(process.name), words
-
-
-def test_a_status_that_engines_give_too_may_be_the_commands_own(spec, host):
-    own = {"exit 255": 255, "kill -9 $$": 137, "exit 126": 126}
-    with container.running(spec, runner=host) as running:
-        for script, status in own.items():
-            assert running.interact(sh(script)) == status
-            assert running.run(sh(script), check=False).returncode == status
-
-
-def test_what_cannot_start_is_one_error_and_leaves_nothing(spec, host, engine, tmp_path):
-    bad = Mount(host=tmp_path / "none", guest=guest("/none"))
-    for changed, words in (
-        ({"image": "rocwheel-test/none:1"}, "does not start"),
-        ({"mounts": (bad,)}, "does not start"),
-    ):
-        wrong = replace(spec, **changed)
-        with (
-            pytest.raises(HostError, match=words) as refused,
-            container.running(wrong, runner=host),
-        ):
-            pass
-        assert refused.value.hint
-        assert spec.name not in engine.containers()
-        assert not spec.folder.exists()
-
-
-def test_the_lines_of_a_dry_run_can_be_pasted(spec, engine, tmp_path):
-    """Written files, container, command: as a person would."""
-    (tmp_path / "data").chmod(0o777)
-    env = {**os.environ, **engine.env}
-    for command in (*spec.prepare, spec.start_by_hand):
-        subprocess.run(str(command), shell=True, check=True, env=env)
-    line = str(spec.execute(sh("echo 'a  b' > /data/x", cwd=guest("/data")), 1))
-    subprocess.run(line, shell=True, check=True, env=env)
-    assert (tmp_path / "data" / "x").read_text() == "a  b\n"
-    for command in spec.end_by_hand:
-        subprocess.run(str(command), shell=True, check=True, env=env)
-    assert gone(engine, spec.name)
-    assert not spec.folder.exists()
-
-
-def test_no_secret_is_in_what_the_engine_tells(spec, host, engine, tmp_path):
-    (tmp_path / "data" / "token").write_text("hunter2")
-    with container.running(spec, runner=host) as running:
-        assert running.capture(sh("cat /data/token")) == "hunter2"
-        assert "hunter2" not in json.dumps(json.loads(engine("inspect", spec.name)))
+    found = called(mark).items()
+    return [pid for pid, words in found if Path(words[0]).name == engine.kind and name in words]
 
 
 @pytest.mark.parametrize("remember", [True, False])

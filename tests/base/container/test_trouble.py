@@ -18,6 +18,7 @@ from pathlib import Path
 
 import pytest
 from support import engines, registries
+from support.processes import called
 from support.tiers import merge_tries
 
 from rocwheel.base import container
@@ -74,19 +75,6 @@ def asked(engine):
     return container.ask(EngineKind(engine.kind), environ=environ, runner=runner), runner
 
 
-def seen(text: str) -> list[int]:
-    """Processes with these words in their command lines."""
-    pids = []
-    for entry in Path("/proc").iterdir():
-        if entry.name.isdigit():
-            try:
-                line = (entry / "cmdline").read_bytes().replace(b"\0", b" ")
-            except OSError:
-                continue
-            pids += [int(entry.name)] if text.encode() in line else []
-    return pids
-
-
 def until(condition) -> None:
     deadline = time.monotonic() + 240
     while not condition():
@@ -107,7 +95,7 @@ def test_an_engine_that_dies_is_one_error_and_its_next_start_leaves_nothing(root
         )
 
         def kill():
-            until(lambda: len(seen(mark)) > 3)  # each: its client here, itself in the container
+            until(lambda: len(called(mark)) > 3)  # each: its client here, itself in the container
             os.kill(engine.daemon, signal.SIGKILL)
 
         killer = threading.Thread(target=kill)
@@ -122,11 +110,11 @@ def test_an_engine_that_dies_is_one_error_and_its_next_start_leaves_nothing(root
             killer.join()
     assert not spec.folder.exists()
 
-    until(lambda: not seen(f"{run}/exec/containerd/containerd.toml"))  # it ends with its daemon
+    until(lambda: not called(f"{run}/exec/containerd/containerd.toml"))  # it ends with its daemon
     for name in ("pid", "exec/containerd/containerd.pid"):
         (run / name).unlink(missing_ok=True)  # whose number may be anybody's by now
     with engines.docker(home, run=run) as engine:
-        until(lambda: not seen(mark))
+        until(lambda: not called(mark))
         ours, runner = asked(engine)
         left = container.leftovers(ours, cache=tmp_path, runner=runner)
         container.remove(ours, left, cache=tmp_path, runner=runner)
@@ -217,7 +205,7 @@ def test_what_a_killed_client_had_asked_for_is_not_left_behind(root, short, tmp_
         engine.load(root, TINY)
 
         def kill():
-            for pid in seen("--name=rocwheel-late"):
+            for pid in called("--name=rocwheel-late"):
                 os.kill(pid, signal.SIGKILL)
 
         through = {**engine.env, "DOCKER_HOST": f"unix://{short}/slow"}
