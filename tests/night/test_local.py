@@ -453,7 +453,7 @@ def told(world: World, bad: Bad, codes: list[int]) -> None:
     assert bool(check.code) == bool(check.err)
     assert f"**{bad.cause}**" in message or not bad.cause
     if bad.cause == "inputs":
-        assert all("epair the input, then" in text for text in shown), shown
+        assert all("epair the inputs, then" in text for text in shown), shown
     if bad.cell == "unit" and bad.tries:
         said = " ".join(status.out.split("\n", 1)[1].split())
         state = re.search(r"gate\.jax\.gfx90a\.3\.12\.unit (\S+) ", said)[1]

@@ -555,9 +555,9 @@ def quarantine(nights: Nights, night: str, worker: Worker) -> None:
     gates = {c.name for c in book.plan.cells if c.needs.gpus and c.kind in TEST_KINDS}
     own = (e for e in every if e.host == worker.host and e.cell in gates)
     ends = sorted(own, key=lambda ended: ended.time)[-book.plan.quarantine :]
-    innocent = {CauseClass.STORE, *LASTING}
-    bad = [e for e in ends if e.state is State.INFRA and e.cause not in innocent]
-    if len(bad) < book.plan.quarantine or worker.host in book.quarantined:
+    not_its = {CauseClass.STORE, *LASTING}
+    bad = sum(e.state is State.INFRA and e.cause not in not_its for e in ends)
+    if bad < book.plan.quarantine or worker.host in book.quarantined:
         return
     why = f"{count(len(ends), 'cell')} in a row ended infra in {night}: {ends[-1].reason}"
     worker.here.console.warn(f"{worker.host} gets no more cells: {why}")

@@ -47,11 +47,7 @@ STATES: Final = frozenset(state.value for state in State)
 PAST: Final = 7  # nights among which the last summary is looked for: one may have left none
 BUILDS: Final = 200  # sets whose inputs are remembered
 BAD: Final = frozenset(State) - SILENT - {State.PASS, State.FLAKY}
-REPAIRED: Final[Mapping[CauseClass | None, str]] = {
-    CauseClass.INPUTS: "input",
-    CauseClass.MACHINE: "machine",
-    CauseClass.STORE: "store",
-}
+REPAIRED: Final = frozenset({CauseClass.INPUTS, CauseClass.MACHINE, CauseClass.STORE})
 UNDER_WAY: Final = frozenset({Phase.WAITING, Phase.RUNNING})
 NEVER_RAN: Final = 2 * 3600  # seconds after which a night that was planned should have begun
 # In which nothing of a night began or ended, though cells could: an engine here starts them within
@@ -111,7 +107,7 @@ class CellSummary(Value, frozen=True, kw_only=True):
     @property
     def after(self) -> str:
         """The cell because of which it did not run, or was refused; else some text."""
-        return self.reason.partition(": ")[0]
+        return self.reason.removeprefix(f"{self.name}: ").partition(": ")[0]
 
     @property
     def identity(self) -> tuple[str, ...]:
@@ -308,8 +304,8 @@ class Cause:
     @property
     def todo(self) -> str:
         """What to do before its line is typed."""
-        what = REPAIRED.get(self.first.cause) if self.first.phase is Phase.ENDED else ""
-        return f"repair the {what}, then " if what else ""
+        is_over, cause = self.first.phase is Phase.ENDED, self.first.cause
+        return f"repair the {cause.value}, then " if is_over and cause in REPAIRED else ""
 
     def line(self, of: NightSummary) -> str:
         """Return the line to type, without the program and the store."""
