@@ -298,16 +298,6 @@ def test_a_pass_beside_trouble_with_the_machine_is_a_pass(manifest, other: State
     assert judged(manifest, told, make_verdict(manifest)).blocking == ()
 
 
-def test_a_flaky_cell_passes_with_a_named_approval_which_is_kept(manifest) -> None:
-    flaky = make_verdict(manifest, state=State.FLAKY)
-    decision = judged(manifest, flaky, approvals=(APPROVAL,))
-    assert decision.blocking == ()
-    assert list(decision.evidence()["approvals"]) == [
-        {"suite": "smoke", "python": "3.12", "by": "ann", "reason": "known race"}
-    ]
-    assert "approved by ann" in decision.cells[0].why
-
-
 def test_an_approval_excuses_nothing_but_its_flaky_cell(manifest) -> None:
     for state in (State.PASS, *OTHERS):
         decision = judged(manifest, make_verdict(manifest, state=state), approvals=(APPROVAL,))

@@ -235,7 +235,7 @@ def any_snapshot(patch) -> None:
 
 
 def any_mark(patch) -> None:
-    patch.setattr(publish, "_without_entry", lambda _place, _forms, seen, _end, **_how: seen)
+    patch.setattr(publish, "_checked_ahead", lambda _place, _forms, seen, _end, **_how: seen)
 
 
 def lost_end(scene) -> None:

@@ -22,9 +22,9 @@ from rocwheel.base import store
 from rocwheel.base.errors import PromotionError, RocwheelError, StoreError, WheelError
 from rocwheel.base.values import replace
 from rocwheel.cli import main
-from rocwheel.release import audit, operations, stage, wheelset
+from rocwheel.release import audit, operations, wheelset
 from rocwheel.release.index.page import links
-from rocwheel.release.ledger import log, verdicts
+from rocwheel.release.ledger import verdicts
 
 pytestmark = pytest.mark.integration
 
@@ -275,17 +275,6 @@ def test_adoption_keeps_yanks_and_a_yank_without_a_reason_is_one(
     assert shown.yanked == reason
     (link,) = links(page(shop, "jaxlib"))
     assert link.yanked == reason
-
-
-def test_two_publishers_of_new_projects_are_both_in_the_list(shop, tmp_path) -> None:
-    one = make_set(tmp_path / "one", pythons=("3.12",))
-    two = make_set(tmp_path / "two", jax="0.9.2", pythons=("3.12",))
-    plans = [shop.staging_plan(tmp_path / name) for name in ("one", "two")]
-    for plan in plans:  # both read an empty place
-        stage.apply(plan, console=shop.console)
-    assert {w.project for w in (*one.built, *two.built)} == log.read(shop.staging).projects
-    root, _ = shop.store.read(f"{shop.staging.index}/index.html")
-    assert all(f">{w.project}</a>".encode() in root for w in one.built)
 
 
 @pytest.mark.parametrize("where", ["folder", "file"])

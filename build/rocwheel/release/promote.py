@@ -142,7 +142,7 @@ class Promote(Operation):
             for item in self.new(state):
                 place = self.place.of(item.family)
                 place.keep(place.bundle(files.sha256(item.bundle)), item.bundle)
-                place.each(partial(verdicts.keep, release=place), item.verdicts)
+                place.each(partial(verdicts.copy, release=place), item.verdicts)
             self.moved.extend(self.place.each(partial(self._copy, name in state.sets), self.copies))
         for item in self.new(state):
             before = {verdict.key for verdict in item.verdicts}

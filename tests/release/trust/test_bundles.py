@@ -62,15 +62,15 @@ def test_a_stopped_promotion_leaves_no_statement_that_counts(desk, monkeypatch) 
 
 def test_a_later_promotion_states_what_it_rests_on_itself(desk, monkeypatch) -> None:
     """The bundle that a run before had put was published: without the failure and the approval."""
-    keep, failing = verdicts.keep, ["unit"]
+    copy, failing = verdicts.copy, ["unit"]
 
     def late(verdict, release) -> None:
-        keep(verdict, release)
+        copy(verdict, release)
         while failing:
             desk.add(desk.manifest, suite=failing.pop(), state=State.FAIL)
 
     with monkeypatch.context() as patch:
-        patch.setattr(promote.verdicts, "keep", late)
+        patch.setattr(promote.verdicts, "copy", late)
         with pytest.raises(PromotionError, match="arrived while its wheels were copied"):
             desk.promote(desk.manifest)
     desk.trusting("approver")

@@ -17,7 +17,6 @@ from rocwheel.records.verdict import State
 from rocwheel.release import proof
 from rocwheel.release.ledger import verdicts
 from rocwheel.release.ledger.state import Action
-from rocwheel.release.trust import envelope, signers
 from rocwheel.release.trust.policy import Revocation
 from rocwheel.release.trust.statements import Approval
 
@@ -141,16 +140,6 @@ def test_a_set_that_waits_while_its_bucket_is_moved_needs_keys_of_that_day(
         there.add(manifest, "second", suite=suite, host="node2")
     there.promote(manifest)
     assert there.shown(there.release, "jax-rocm7-pjrt")
-
-
-def test_the_demos_wheelhouse_is_signed_by_its_build_record(tmp_path, console, monkeypatch) -> None:
-    """There is no second file that a machine without a key would have had to leave."""
-    world = World(tmp_path, console, monkeypatch)
-    assert not (world.folder / proof.PROVENANCE).exists()
-    assert world.run("trust", "sign", world.folder, f"--signer={world.uri('builder')}") == 0
-    line = proof.built(world.folder)
-    (keyid,) = envelope.parse(line, name="x").signatures
-    assert keyid == signers.signer(world.uri("builder")).public_key.keyid
 
 
 def test_a_folder_without_a_build_record_is_two_lines(tmp_path, console, monkeypatch, capsys):

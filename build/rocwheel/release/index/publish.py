@@ -114,7 +114,7 @@ def settle(
     for wanted in steps:
         seen = place.each(lambda form: _look(place, form, early.get(form.key)), wanted)
         if max(item.number for item in seen) > wanted[0].number:
-            seen = _without_entry(place, wanted, seen, log_end(), repairs=repairs)
+            seen = _checked_ahead(place, wanted, seen, log_end(), repairs=repairs)
         if any(item.is_behind for item in seen) and (left := copies_end - time.monotonic()) > 0:
             time.sleep(left)
         ends = place.each(partial(_put, place), seen)
@@ -238,7 +238,7 @@ def _look(place: Place, form: Form, early: Claim | None = None) -> _Seen:
     )
 
 
-def _without_entry(
+def _checked_ahead(
     place: Place, wanted: Sequence[Form], seen: Sequence[_Seen], end: int, *, repairs: bool
 ) -> list[_Seen]:
     wrong = [form for form, item in zip(wanted, seen, strict=True) if item.number > end]

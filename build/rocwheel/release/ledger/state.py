@@ -161,11 +161,11 @@ class Known(Value, frozen=True, kw_only=True, omit_defaults=True):
         """The same, and those of a night and of the last good sets below them."""
         made = [*self.views]
         for view in self.views:
-            made += [f"{view}/{NIGHTS}/{night}" for night in self.said(self.nights, view)]
-            made += [f"{view}/{LAST_GOOD}"] if self.said(self.good, view) else []
+            made += [f"{view}/{NIGHTS}/{night}" for night in self.fact_for(self.nights, view)]
+            made += [f"{view}/{LAST_GOOD}"] if self.fact_for(self.good, view) else []
         return tuple(made)
 
-    def said(self, about: Mapping[str, _Fact], view: str) -> list[_Fact]:
+    def fact_for(self, about: Mapping[str, _Fact], view: str) -> list[_Fact]:
         """Return the fact about a family; about `all` the last of what all have that must."""
         names = self.must if view == ALL and ALL not in self.families else (view,)
         known = [about[name] for name in names if name in about]
@@ -308,7 +308,8 @@ class IndexState(Plain, frozen=True, kw_only=True):
         sets = {
             name: own
             for name, known in self.sets.items()
-            if (not night or known.said(known.nights, view) == [night]) and (own := known.of(view))
+            if (not night or known.fact_for(known.nights, view) == [night])
+            and (own := known.of(view))
         }
         if shelf != LAST_GOOD:
             return replace(self, sets=sets)
@@ -316,7 +317,7 @@ class IndexState(Plain, frozen=True, kw_only=True):
         # then a change only adds to the other pages, and one order of the pages is right.
         last, good = dict[str, tuple[int, str]](), dict[str, Known]()
         for name, known in sets.items():
-            for number in self.sets[name].said(known.good, view):
+            for number in self.sets[name].fact_for(known.good, view):
                 if known.standing is Standing.LISTED:
                     jax, good[name] = parsed(known.jax).base_version, known
                     last[jax] = max(last.get(jax, (0, "")), (number, name))

@@ -172,7 +172,7 @@ def _cells(place: Place, manifest: str) -> list[tuple[FoundVerdict, int]]:
     ]
 
 
-def keep(verdict: FoundVerdict, release: Place) -> None:
+def copy(verdict: FoundVerdict, release: Place) -> None:
     """Copy to the release the verdict that was read. Raises ObjectDiffersError, StoreError."""
     said = verdict.verdict
     if said is None:  # the release's evidence names it; garbage is not copied
