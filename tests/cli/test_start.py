@@ -18,9 +18,8 @@ from rocwheel import cli
 from rocwheel.base.versions import PythonVersion
 from rocwheel.cli import COMMANDS, MOVED, ci_build
 from rocwheel.cli.app import App
-from rocwheel.cli.bazel import Minutes
 from rocwheel.cli.build_options import build
-from rocwheel.cli.options import command, dry_run, given_words
+from rocwheel.cli.options import command, dry_run, given_words, seconds
 
 ROOT = Path(__file__).parents[2]
 
@@ -292,7 +291,7 @@ def test_words_of_other_tools_are_answered_and_those_of_rocm_jax_documented(caps
             said = capsys.readouterr().err.splitlines()
             what = f"No such option {word!r}." if word[:1] == "-" else f"{word!r}: unknown command"
             assert said[0] == f"error: {what}"
-            assert said[1].startswith(f"hint:  {word}: {answer}; see ")
+            assert said[1].startswith(f"hint:  instead of {word}: {answer}; see ")
     theirs = (  # every word that the parser of rocm-jax's build/ci_build has at 4006f866f
         "--base-docker --python-versions --rocm-version --rocm-build-job --rocm-build-num "
         "--therock-path --xla-source-dir --jax-source-dir --compiler --wheel-post-release "
@@ -326,6 +325,6 @@ def test_all_words_of_a_line_are_answered_at_once(line, error, answered, capsys)
 # How long a container is kept, as people write it.
 
 
-@pytest.mark.parametrize(("text", "expected"), [("0", 0), ("30m", 30), ("2h", 120)])
+@pytest.mark.parametrize(("text", "expected"), [("0", 0), ("30m", 1800), ("1.5h", 5400)])
 def test_a_time_is_a_number_and_its_unit(text, expected):
-    assert Minutes().convert(text, None, None) == expected
+    assert seconds(text) == expected

@@ -135,7 +135,7 @@ def test_a_stopped_night_does_not_run_and_a_dropped_cell_bars_what_needs_it(worl
         (["plan", "--from=nothing", "--night=two"], "no such night", 3),
         (["clear", "nowhere", "--reason=x"], "is not held back", 3),
         (["retry", "one", "gate.jax.gfx90a.3.12.unitt", "--reason=x"], "no such cell", 3),
-        (["check", "--max-age=²h"], "not an age", 3),
+        (["check", "--max-age=²h"], "not a time", 3),
         (["plan", "--night="], "not the name of a night", 3),
         (["retry", "one", "--reason=x"], "is not stopped, and no cell to retry is named", 3),
         (["run", "one", "--engine=github", "--only=gfx90b"], "did you mean gfx90a", 3),

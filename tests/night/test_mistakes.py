@@ -74,6 +74,9 @@ def test_an_unknown_suite_of_ones_own_family_is_refused_by_the_plan(world):
     file.write_text(OWN.format(suite="smoke"))
     done = world.plan("one", f"--family-file={file}", "--explain", check=True)
     assert "gate.jax.ours.3.12.smoke" in done.out
+    file.unlink()  # without it nothing true can be said of what the family has
+    for words in (("status", "one"), ("changes", "one"), ("report", "state")):
+        refused(world.nightly(*words), 3, f"{file}: no such file", "put it back there")
 
 
 def test_ones_own_families_stay_on_this_machine(world):

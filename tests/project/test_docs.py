@@ -23,6 +23,7 @@ import amdgpu_family_matrix as matrix
 from rocwheel.base.errors import RocwheelError
 from rocwheel.cli import COMMANDS, MOVED, _called, ci_build
 from rocwheel.cli.app import App
+from rocwheel.records.verdict import State
 from rocwheel.release.index import channels
 from rocwheel.rocm import therock
 
@@ -89,6 +90,14 @@ def test_the_tutorial_lists_every_exit_status():
         if kind.__module__ != RocwheelError.__module__:
             continue  # its instances carry the state of a gate
         assert re.search(rf"^\| {kind.exit_code} \|", text, re.MULTILINE), kind
+    codes = {state.value: state.exit_code for state in State if state is not State.UNCALIBRATED}
+    first, *_, last = sorted(filter(None, codes.values()))
+    assert re.search(rf"^\| {first}.{last} \|", text, re.MULTILINE)
+    assert f"else {first} to {last}" in ci_build.get_command(click.Context(ci_build), "gate").help
+    listed = (ROOT / "docs" / "how-to" / "gate.md").read_text()
+    assert dict(re.findall(r"^\| `([a-z-]+)` \| (\d+) \|", listed, re.MULTILINE)) == {
+        name: str(code) for name, code in codes.items()
+    }
 
 
 def test_no_package_name_with_a_fixed_rocm_major_outside_the_one_function():

@@ -580,7 +580,7 @@ def test_a_family_that_the_matrix_has_no_more_can_be_taken_back(
     assert (code, "unknown GPU family" in err) == (3, True)
     code, said, err = run(capsys, "status", *where)
     assert (code, [item["family"] for item in said["sets"]]) == (0, [X.name])
-    assert f"has sets for {Y.name}, unknown to this family data" in err
+    assert f"has sets for {Y.name}, unknown to this data" in err
     why = ("--family", Y.name, "--reason", "no runner")
     assert run(capsys, "rollback", *sha, *where, *why)[0] == 0
     assert shop.seen(Y.name) == shop.seen(ALL) == set()

@@ -181,12 +181,8 @@ class Commands(Group):
     @property
     def meant(self) -> Mapping[str, str]:
         moved = {old: f"did you mean {new}?" for old, (new, _) in MOVED.items()}
-        is_whole = "did you mean"
-        return moved | {
-            word: answer if answer.startswith(is_whole) else f"{is_whole} {word}? {answer}"
-            for word, answer in other_tools().items()
-            if word[:1] != "-"
-        }
+        words = ((word, here) for word, here in other_tools().items() if word[:1] != "-")
+        return moved | {word: f"did you mean {word}? instead of it: {here}" for word, here in words}
 
     def list_commands(self, ctx: click.Context) -> list[str]:  # noqa: ARG002
         return list(COMMANDS)
@@ -391,22 +387,16 @@ def _mistake_in_matrix(exc: Exception) -> ConfigError | None:
     return None
 
 
-def _width() -> int:
-    """Return the columns of help as click does by shutil, whose import takes a while."""
-    try:
-        columns = int(os.environ.get("COLUMNS") or os.get_terminal_size().columns)
-    except (OSError, ValueError):
-        columns = 80
-    return max(min(columns or 80, 100) - 2, 50)
-
-
 def _run(app: App, argv: Sequence[str] | None) -> int:
+    columns = 80  # of help, as click asks by shutil, whose import takes a while
+    with suppress(OSError, ValueError):
+        columns = int(os.environ.get("COLUMNS") or os.get_terminal_size().columns) or columns
     try:
         status = ci_build.main(
             args=None if argv is None else list(argv),
             prog_name=program_name(sys.argv[0]),
             standalone_mode=False,
-            terminal_width=_width(),
+            terminal_width=max(min(columns, 100) - 2, 50),
             obj=app,
         )
     # click's answer to EPIPE, which it takes for itself (`main` of a command):
@@ -460,7 +450,7 @@ def _usage(app: App, exc: click.ClickException, argv: Sequence[str]) -> int:
         text = f"No such option {exc.option_name!r}."
     is_no_word = text.startswith("No such option") or "unknown command" in text
     if is_no_word and (met := _of_other_tools(ctx, argv)):
-        near = "".join(f"{word}: {answer}; " for word, answer in met.items())
+        near = "".join(f"instead of {word}: {answer}; " for word, answer in met.items())
         commands = [word for word in met if word[:1] != "-"]
         if commands:
             text = f"{commands[0]!r}: unknown command"

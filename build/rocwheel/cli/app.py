@@ -150,10 +150,6 @@ class App:
         """The user's name, as the system knows it."""
         return _user() or f"uid {os.getuid()}"
 
-    def path(self, path: Path | None) -> Path | None:
-        """Return a path that was given, below the working directory; None where none was."""
-        return None if path is None else self.cwd / path
-
     def now(self) -> datetime:
         """Return the current time, UTC."""
         from datetime import datetime, timezone

@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-import re
 import sys
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
 
 import click
 
@@ -27,7 +25,7 @@ from rocwheel.cli.build_options import (
     build_of,
 )
 from rocwheel.cli.dist import request_from, rocm_source
-from rocwheel.cli.options import PATH, alone, command, dry_run, group, option
+from rocwheel.cli.options import PATH, alone, command, dry_run, group, option, seconds
 from rocwheel.records.build_options import BuildOptions
 
 COMMON = (ROCM, FAMILY, SOURCES, BAZEL, CACHE, REMOTE, CONTAINER)
@@ -60,19 +58,6 @@ def configure(app: App, build: BuildOptions, output: Path | None, dry_run: bool)
     return app.emit({"rc_file": str(path), "commands": lines}, "\n".join(lines))
 
 
-class Minutes(click.types.StringParamType):
-    """How long, in minutes: `30m`, `2h`; `0` is not at all."""
-
-    name = "time"
-
-    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
-        if isinstance(value, int):
-            return value
-        if (match := re.fullmatch(r"0|([1-9][0-9]{0,4})([mh])", value)) is None:
-            self.fail(f"{value!r}: not a time; write 30m or 2h", param, ctx)
-        return int(match[1] or 0) * (60 if match[2] == "h" else 1)
-
-
 @group("dev", invoke_without_command=True)
 @option(
     "--environment",
@@ -99,8 +84,8 @@ class Minutes(click.types.StringParamType):
 @option(
     "--keep-container",
     metavar="TIME",
-    type=Minutes(),
-    default=0,
+    type=seconds,
+    default="0",
     help="Keep the container and its Bazel server until they are idle for this long: 30m, 2h.",
 )
 @build_of(*COMMON, allow_dirty=True)
@@ -114,7 +99,7 @@ def dev(
     only: tuple[str, ...],
     tests: tuple[Path, ...],
     test_options: tuple[str, ...],
-    keep_container: int,
+    keep_container: float,
     build: BuildOptions,
     dry_run: bool,
 ) -> None:
@@ -131,7 +116,7 @@ def dev(
     if test_options and not tests:
         raise click.UsageError("--test-option needs a --test FILE")
     request = request_from(app, build, therock=rocm_source(build))
-    executor = replace(request.executor, keep_minutes=keep_container)
+    executor = replace(request.executor, keep_minutes=round(keep_container / 60))
     asked = loop.Loop(
         request=replace(request, executor=executor),
         environment=environment,
@@ -142,14 +127,12 @@ def dev(
     if dry_run:
         return app.emit_plan(loop.lines_of_turn(asked, app.here))
     with housekeeping.using(asked.request.cache):
-        done = loop.turn(asked, app.here)
-    for line in done.bazel.lines():
+        runs, installed = loop.turn(asked, app.here)
+    for line in runs.lines():
         app.console.info(line)
-    actions = count(done.bazel.actions_executed, "action")
-    return app.emit(
-        done.document(seconds=app.console.seconds),
-        f"{actions}, {count(len(done.installed), 'wheel')} installed",
-    )
+    document = {"bazel": runs.document, "installed": installed, "tested": bool(tests)}
+    said = f"{count(runs.actions_executed, 'action')}, {count(len(installed), 'wheel')} installed"
+    return app.emit({**document, "seconds": app.console.seconds}, said)
 
 
 @command("shell")

@@ -122,16 +122,18 @@ FAMILY_FILE: Final = _inputs(
     metavar="FILE",
     help="A file of further GPU families.",
 )
-FAMILY: Final = (
-    _inputs(
-        "--family",
-        metavar="LIST",
-        type=ListOf(known.families_or_all),
-        multiple=True,
-        help="GPU families to build for, or all; default: the tarball's.",
-    ),
-    FAMILY_FILE,
-)
+
+
+def family_options(text: str) -> tuple[Callable[[Any], Any], ...]:
+    """Return --family of a command that takes several, with its help, and their file."""
+    kind = ListOf(known.families_or_all)
+    return (
+        _inputs("--family", metavar="LIST", type=kind, multiple=True, help=text),
+        FAMILY_FILE,
+    )
+
+
+FAMILY: Final = family_options("GPU families to build for, or all; default: the tarball's.")
 TARGETS: Final = (
     _inputs(
         "--gfx-targets",

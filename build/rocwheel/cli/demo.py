@@ -142,9 +142,9 @@ def _run(app: App, prepared: job.Prepared, *, wheels_only: bool) -> None:
         raise error
     built = standings[f"build.{job.FAMILY}"]
     manifest = built.manifest or planned.recipes[0].manifest
-    result = job.finish(prepared, what, manifest, app.here)
-    for line in result.lines():
+    document, lines = job.finish(prepared, what, manifest, app.here)
+    for line in lines:
         app.console.info(line)
-    document = result.document() | {"new": not built.cell.kept, "seconds": app.console.seconds}
+    document |= {"new": not built.cell.kept, "seconds": app.console.seconds}
     document["night"] = planned.night
     return app.emit(document, document["manifest"])

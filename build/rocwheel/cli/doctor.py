@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import json
 import shutil
-from collections.abc import Iterable, Iterator
-from itertools import chain
+from collections.abc import Iterable
 from pathlib import Path
 from typing import TYPE_CHECKING
 from urllib.parse import urlsplit
@@ -130,7 +129,11 @@ def _show(app: App, rows: tuple[Row, ...], *, install: tuple[str, ...] = ()) -> 
         for row in rows
     )
     is_bad = any(row.state == "bad" for row in rows)
-    table = [line for row in rows if row.name != NOTE for line in _lines(row)]
+    table = []
+    for row in (row for row in rows if row.name != NOTE):
+        table.append((row.state, row.name, row.found))
+        table += [("", "", f"to look: {row.looks}")] if row.looks else []
+        table += [("", "", f"to do: {row.remedy}")] if row.remedy else []
     lines = [
         *columns(("state", "what", "found"), table),
         *(f"note: {row.found}" for row in rows if row.name == NOTE),
@@ -140,15 +143,6 @@ def _show(app: App, rows: tuple[Row, ...], *, install: tuple[str, ...] = ()) -> 
     more = {"install": list(install)} if install else {}
     app.emit({"checks": checks, "ok": not is_bad, **more}, "\n".join(lines))
     return HostError.exit_code if is_bad else 0
-
-
-def _lines(row: Row) -> Iterator[tuple[str, str, str]]:
-    """Put what was found last, however long it is, and below it what to do."""
-    yield row.state, row.name, row.found
-    if row.looks:
-        yield "", "", f"to look: {row.looks}"
-    if row.remedy:
-        yield "", "", f"to do: {row.remedy}"
 
 
 def _folder(cache_dir: Path | None) -> Path:
@@ -242,7 +236,10 @@ def check_install(app: App, python: str, no_run: bool) -> int:
     JAX starts, and one kernel. The exit status is 8 if a line is bad. The file
     `rocwheel/check_install.py` also runs alone.
     """
-    program = _python(python, app.environ.get("PATH", ""))
+    named, path = Path(python, "bin/python"), app.environ.get("PATH", "")
+    if not (program := shutil.which(named) or shutil.which(python, path=path)):
+        hint = "name a Python or its environment"
+        raise ConfigError(f"--python: {python}: no such program", hint=hint)
     argv = (program, script.__file__, "--json", *(("--no-run",) if no_run else ()))
     answer = app.runner.run(Command(argv=argv, env=dict(app.environ)), check=False)
     try:
@@ -256,14 +253,6 @@ def check_install(app: App, python: str, no_run: bool) -> int:
     rows = [(row["state"], row["what"], row["found"], row["todo"]) for row in document["checks"]]
     app.emit(document, "\n".join(columns(("state", "what", "found", "to do"), rows)))
     return answer.returncode
-
-
-def _python(named: str, path: str) -> str:
-    if program := shutil.which(Path(named, "bin/python")) or shutil.which(named, path=path):
-        return program
-    raise ConfigError(
-        f"--python: {named}: no such program", hint="name a Python or its environment"
-    )
 
 
 @command("compat")
@@ -291,11 +280,9 @@ def compat(app: App, form: str, target: TargetOptions) -> None:
         must_exist(channel, store := channel.open())
         pairs = [pair for item in chosen for pair in channel.pairs(store, item.name)]
         about = tables.of_channel(release for _, release in pairs)
-        sets = (log.read(release).sets.values() for _, release in channel.pairs(store, ALL))
-        there = {name for known in chain(*sets) for name in known.families if name != ALL}
-        if (unknown := sorted(there - every.keys())) and not target.family:
-            is_all = unknown == sorted(there)
-            app.console.warn(unknown_families(channel, unknown, is_all=is_all))
+        states = [] if target.family else [log.read(at) for _, at in channel.pairs(store, ALL)]
+        if unknown := unknown_families(channel, states, every):
+            app.console.warn(unknown)
     else:
         app.console.info("to see what is released, add --channel or --store")
     shown = (tables.buildable(app.home.ci), tables.gpus(chosen), *about)

@@ -33,6 +33,7 @@ from rocwheel.cli.options import (
 )
 from rocwheel.cli.target import (
     FAMILIES,
+    ON_DEVICES,
     Target,
     TargetOptions,
     family_of,
@@ -48,7 +49,6 @@ from rocwheel.gate.session import GateReport
 from rocwheel.gate.subject import WheelsUnderTest
 from rocwheel.gate.suite import skips, suites, upstream
 from rocwheel.gate.suite.discovery import Shard
-from rocwheel.gate.suite.suites import Suite
 from rocwheel.gate.verdict import storing
 from rocwheel.gate.verdict.judge import merge as merge_shards
 from rocwheel.records.manifest import Manifest
@@ -60,7 +60,6 @@ from rocwheel.release.ledger import manifests, verdicts
 from rocwheel.tools import housekeeping
 
 Released = Callable[[], tuple[Manifest, WheelsUnderTest]]
-SLOTS = "/run/lock/rocwheel"
 _SAME = (  # as asked
     "requirements", "rocm", "jax_tests", "lanes", "jobs", "patience", "installed", "folders",
     "slots",
@@ -137,13 +136,7 @@ gate_options = option_set(
         default="",
         help="ROCm: a tarball, URL or folder, or pip:REQUIREMENT; default: the manifest's own.",
     ),
-    option(
-        "--jax-tests",
-        metavar="DIR",
-        type=PATH,
-        rare=True,
-        help="A JAX checkout with the tests; default: the commit the wheels were built from.",
-    ),
+    *ON_DEVICES,
     option(
         "--with",
         "requirements",
@@ -198,13 +191,6 @@ gate_options = option_set(
         multiple=True,
         rare=True,
         help="With --installed: a folder of packages that the suite needs beside it.",
-    ),
-    option(
-        "--slots",
-        type=PATH,
-        default=SLOTS,
-        rare=True,
-        help="Folder with the lock files of the devices, one for the whole machine.",
     ),
     option("--runner", metavar="LABEL", rare=True, help="Label of this runner."),
     option(
@@ -308,9 +294,6 @@ def _command_line(app: App, options: GateCommandOptions, suite: str) -> str:
     return shlex.join(("gate", *data, *words))
 
 
-# --- running and printing ------------------------------------------------------------------------
-
-
 def preview(app: App, requests: Sequence[GateRequest]) -> int:
     """Print what gates would do; return the exit status of the first that could not begin."""
     planned, status = [], 0
@@ -353,9 +336,6 @@ def show(app: App, reports: Sequence[GateReport]) -> int:
     return state.exit_code
 
 
-# --- commands ------------------------------------------------------------------------------------
-
-
 @group("gate", invoke_without_command=True)
 @gate_options
 @signer_option
@@ -386,17 +366,21 @@ def list_suites(app: App) -> None:
         suite.name: [f.name for f in matrix.FAMILIES.values() if f.requires(suite.name)]
         for suite in loaded
     }
-    rows = [_row(suite, len(required[suite.name])) for suite in loaded]
+    rows = [
+        (
+            suite.name,
+            " or ".join(map(str, suite.gpus)) if suite.needs_gpu else "none",
+            suite.source.folder or "JAX's own",
+            duration(suite.deadlines.suite),
+            str(suite.must_run),
+            f"{len(required[suite.name])} of {len(matrix.FAMILIES)}",
+            suite.about,
+        )
+        for suite in loaded
+    ]
     header = ("suite", "GPUs", "tests", "deadline", "must run", "families", "about")
     listed = [{**msgspec.to_builtins(s), "required_by": required[s.name]} for s in loaded]
     app.emit({"suites": listed}, "\n".join(columns(header, rows)))
-
-
-def _row(suite: Suite, number: int) -> tuple[str, ...]:
-    gpus = " or ".join(map(str, suite.gpus)) if suite.needs_gpu else "none"
-    source, seconds = suite.source.folder or "JAX's own", duration(suite.deadlines.suite)
-    families = f"{number} of {len(matrix.FAMILIES)}"
-    return suite.name, gpus, source, seconds, str(suite.must_run), families, suite.about
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -431,7 +415,12 @@ def merge(
     """
     key = key_of(app, signer)
     place, found = _found(app, asked, folders, shards, output)
-    merged = merge_shards(found, shards, partial(_known, app))
+    listed = skips.load(app.home.ci, today=app.now().date())
+
+    def known_suite(name: str) -> KnownSuite:
+        return suites.known(app.home, suites.load(app.home.ci, name), listed)
+
+    merged = merge_shards(found, shards, known_suite)
     if dry_run:
         app.console.info(f"would store: {merged[1].state.value} {merged[1].message}".rstrip())
         return 0
@@ -472,11 +461,6 @@ def _found(
         else:
             signed.append((verdict, storing.shard_of(place, verdict)))
     return place, signed
-
-
-def _known(app: App, name: str) -> KnownSuite:
-    suite = suites.load(app.home.ci, name)
-    return suites.known(app.home, suite, skips.load(app.home.ci, today=app.now().date()))
 
 
 @group("skips")

@@ -14,6 +14,7 @@ from rocwheel.cli import known
 from rocwheel.cli.app import App
 from rocwheel.cli.options import PATH, alone, dry_run, group, option, option_set
 from rocwheel.cli.target import (
+    ON_DEVICES,
     PersonOptions,
     Target,
     TargetOptions,
@@ -116,11 +117,7 @@ def show(app: App, reference: str, engine: str) -> None:
     spec = container_spec(Executor(), program, there, cache=app.cache, environ=app.environ)
     has = contents.ask(spec, there.config, cache=app.cache, runner=app.runner)
     document = {**to_builtins(there), "has": to_builtins(has)}
-    app.emit(document, "\n".join(columns(("what", "found"), _rows(there, has))))
-
-
-def _rows(there: registry.Found, has: contents.ImageFacts) -> list[tuple[str, str]]:
-    return [
+    rows = [
         ("image", there.reference),
         ("configuration", there.config),
         *(("digest", digest) for digest in there.digests),
@@ -131,6 +128,7 @@ def _rows(there: registry.Found, has: contents.ImageFacts) -> list[tuple[str, st
         *(("CPython", f"{item.full}, {item.executable}") for item in has.interpreters),
         *sorted(there.labels.items()),
     ]
+    app.emit(document, "\n".join(columns(("what", "found"), rows)))
 
 
 @images.command("prune")
@@ -185,20 +183,7 @@ def prune(app: App, engine: str, dry_run: bool) -> None:
     ),
     build_network,
     option("--test", is_flag=True, help="Run the recipe's suites in the image."),
-    option(
-        "--jax-tests",
-        metavar="DIR",
-        type=PATH,
-        rare=True,
-        help="A JAX checkout at the set's commit; default: it is fetched.",
-    ),
-    option(
-        "--slots",
-        type=PATH,
-        default="/run/lock/rocwheel",
-        rare=True,
-        help="Lock files of the devices, shared by everything on this machine.",
-    ),
+    *ON_DEVICES,
     option(
         "--output",
         section="Output",

@@ -159,7 +159,7 @@ def adopt(
         if not (planned.is_done or dry_run):
             operations.perform(planned)
         done.append(planned)
-    _report(app, done, "the log knows every file", dry_run=dry_run)
+    _report(app, done, "no wheel to adopt, or the index has sets already", dry_run=dry_run)
 
 
 def _report(

@@ -97,10 +97,14 @@ def _channels_file(ctx: click.Context) -> Path:
     return app.cwd / named if named else _ci(ctx) / "channels.yaml"
 
 
-def families(_ctx: click.Context) -> tuple[str, ...]:
-    """GPU families of the matrix."""
+def families(ctx: click.Context) -> tuple[str, ...]:
+    """GPU families of --family-file and of the matrix. Raises ConfigError."""
     import amdgpu_family_matrix as matrix
 
+    if file := ctx.params.get("family_file"):
+        from rocwheel.records.families import load
+
+        return (*load(file), *matrix.FAMILIES)
     return tuple(matrix.FAMILIES)
 
 

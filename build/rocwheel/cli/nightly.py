@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 import shlex
 import shutil
 import sys
@@ -42,7 +41,7 @@ from rocwheel.cli.nightly_options import (
     whole,
     worker,
 )
-from rocwheel.cli.options import COUNT, PATH, dry_run, group, option
+from rocwheel.cli.options import COUNT, PATH, dry_run, group, option, seconds
 from rocwheel.cli.target import (
     FamiliesOptions,
     PersonOptions,
@@ -370,12 +369,8 @@ def _nothing_built(app: App, book: Book, standings: dict[str, CellStanding]) -> 
 )
 @option("--job", metavar="ID", help="The engine's own name for this attempt.")
 @option("--leash", is_flag=True, help="Stop the cell when standard input closes.")
-@option("--keep-going", is_flag=True, help="End with 0 if it said pass or fail, whichever.")
-@option(
-    "--program",
-    metavar="COMMAND",
-    help="How the cell starts rocwheel; default: as here.",
-)
+@option("--keep-going", is_flag=True, help="End with 0 whether the cell passes or fails.")
+@option("--program", metavar="COMMAND", help="How it starts rocwheel; default: as here.")
 @store_options
 @dry_run
 @click.pass_obj
@@ -425,15 +420,6 @@ def cell(
     if path := app.environ.get("GITHUB_STEP_SUMMARY"):
         app.write(path, f"`{name}`: **{state}** {reason}\n\n", "a")
     return code
-
-
-def age(value: str) -> float:
-    """Return how long ago, in seconds."""
-    units = {"m": 60, "h": 3600, "d": 86400}
-    match = re.fullmatch(r"([0-9]+(?:\.[0-9]+)?)([mhd])", value)
-    if not match:
-        raise ConfigError(f"{value!r}: not an age", hint="write for example 90m, 36h or 2d")
-    return float(match[1]) * units[match[2]]
 
 
 @nightly.command("status")
@@ -487,13 +473,7 @@ def _lines(
 
 
 @nightly.command("check")
-@option(
-    "--max-age",
-    metavar="AGE",
-    type=age,
-    default="36h",
-    help="Oldest that is fine: 90m, 36h or 2d.",
-)
+@option("--max-age", metavar="AGE", type=seconds, default="36h", help="At most how old: 36h, 2d.")
 @store_options
 @click.pass_obj
 def check(app: App, max_age: float, target: StoreOptions) -> int:
@@ -632,13 +612,7 @@ def changes(app: App, night: str, output: Path | None, target: StoreOptions) -> 
 
 @nightly.command("prune")
 @option("--keep", type=COUNT, default=60, help="Number of nights to keep.")
-@option(
-    "--family",
-    "families_",
-    metavar="NAME",
-    multiple=True,
-    help="Also prune this family's indexes; repeatable.",
-)
+@option("--family", "families_", metavar="NAME", multiple=True, help="Also prune its indexes.")
 @store_options
 @dry_run
 @click.pass_obj

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import functools
-import operator
 import socket
 from pathlib import Path
 from typing import Final
@@ -77,11 +75,13 @@ def families_of(book: Book) -> dict[str, matrix.Family]:
     """Return all families that a night was planned with. Raises ConfigError."""
     words = (word for cell in book.plan.cells if cell.kind == "page" for word in cell.argv)
     files = {word.partition("=")[2] for word in words if word.startswith("--family-file=")}
-    if missing := next((name for name in files if not Path(name).exists()), ""):
-        what = f"{missing}: no such file, and {book.plan.night} was planned with its families"
-        raise ConfigError(what, hint="put it back there")
-    own = (families.load(Path(name)) for name in files)
-    return functools.reduce(operator.or_, own, dict(matrix.FAMILIES))
+    every = dict(matrix.FAMILIES)
+    for path in map(Path, files):
+        if not path.exists():
+            what = f"{path}: no such file, and {book.plan.night} was planned with its families"
+            raise ConfigError(what, hint="put it back there")
+        every |= families.load(path)
+    return every
 
 
 def truth_of(app: App, target: NightTarget, book: Book) -> Truth:

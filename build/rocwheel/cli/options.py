@@ -146,6 +146,13 @@ class _Amount(click.FloatRange):
         return number
 
 
+def seconds(text: str) -> float:
+    """Read a time such as 90m, 36h or 2d. Raises ConfigError."""
+    if match := re.fullmatch(r"0|([0-9]{1,5}(?:\.[0-9]+)?)([mhd])", text):
+        return float(match[1] or 0) * {"m": 60, "h": 3600, "d": 86400}[match[2] or "m"]
+    raise ConfigError(f"{text!r}: not a time", hint="write for example 90m, 36h or 2d")
+
+
 PATH: Final = PathHere()
 NUMBER: Final = _Amount(0, 1_000_000)
 COUNT: Final = click.IntRange(min=1)

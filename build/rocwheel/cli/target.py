@@ -204,6 +204,23 @@ signer_option = _person(
     "hsm:SLOT?label=TOKEN or sigstore: (an OIDC identity).",
 )
 
+ON_DEVICES = (  # of suites that run here
+    option(
+        "--jax-tests",
+        metavar="DIR",
+        type=PATH,
+        rare=True,
+        help="A JAX checkout with the tests; default: the commit the wheels were built from.",
+    ),
+    option(
+        "--slots",
+        type=PATH,
+        default="/run/lock/rocwheel",
+        rare=True,
+        help="Folder with the lock files of the devices, one for the whole machine.",
+    ),
+)
+
 
 def key_of(app: App, signer: str) -> Signer | None:
     """Open the key that --signer names; None without it. Raises ConfigError, TrustError."""

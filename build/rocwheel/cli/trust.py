@@ -145,7 +145,7 @@ def sign(app: App, path: Path, signer: str) -> None:
 def _given(app: App, signer: str) -> Signer:
     if key := key_of(app, signer):
         return key
-    raise click.UsageError("give --signer")
+    raise click.UsageError("give --signer URI: the key that signs")
 
 
 def _read(path: Path) -> bytes:

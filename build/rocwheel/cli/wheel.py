@@ -15,7 +15,7 @@ from rocwheel.base.errors import DIFFERENT, ConfigError, WheelError, named
 from rocwheel.base.versions import gfx_target
 from rocwheel.cli import known
 from rocwheel.cli.app import App
-from rocwheel.cli.build_options import FAMILY_FILE
+from rocwheel.cli.build_options import family_options
 from rocwheel.cli.options import PATH, dry_run, group, option, option_set
 
 if TYPE_CHECKING:  # each command imports only what it needs: `retag` takes as long as its imports
@@ -98,14 +98,7 @@ def inspect(app: App, wheels: list[Path], thorough: bool) -> None:
 @wheel.command("verify")
 @wheels_argument
 @policy_option
-@option(
-    "--family",
-    metavar="LIST",
-    type=known.ListOf(known.families_or_all),
-    multiple=True,
-    help="Demand GPU code for every gfx target of these families, or of all.",
-)
-@FAMILY_FILE
+@option_set("asked", dict, *family_options("Demand code for all GPUs of these families."))
 @option(
     "--gfx-targets",
     metavar="LIST",
@@ -140,8 +133,7 @@ def verify(
     *,
     wheels: list[Path],
     policy: Path | None,
-    family: tuple[tuple[str, ...], ...],
-    family_file: Path | None,
+    asked: dict[str, Any],
     gfx_targets: tuple[str, ...] | None,
     rocm_root: Path | None,
     thorough: bool,
@@ -156,7 +148,7 @@ def verify(
     from rocwheel.wheel import show
     from rocwheel.wheel import verify as judging
 
-    wanted = _gpu_code(family, family_file, gfx_targets)
+    wanted = _gpu_code(asked["family"], asked["family_file"], gfx_targets)
     wheels = _there(wheels)
     if rocm_root:
         wanted |= judging.of_rocm(rocm_root, wheels, app.runner)

@@ -218,11 +218,16 @@ def _doubt(release: Place, channel: Channel, known: Known) -> tuple[str, tuple[s
     return known.id, (f"{text}: it rests on nothing else: roll it back", command)
 
 
-def unknown_families(channel: Channel, names: Iterable[str], *, is_all: bool) -> str:
-    """Say whose sets in a store are not shown. Raises ConfigError where that is all of them."""
-    what = f"{channel.store}: has sets for {', '.join(names)}, unknown to this family data"
+def unknown_families(
+    channel: Channel, states: Iterable[IndexState], families: Mapping[str, Family]
+) -> str:
+    """Say whose sets are in no table, "" for none. Raises ConfigError where that is all of them."""
+    every = {n for state in states for known in state.sets.values() for n in known.families} - {ALL}
+    if not (unknown := every - families.keys()):
+        return ""
+    what = f"{channel.store}: has sets for {', '.join(sorted(unknown))}, unknown to this data"
     hint = "name their file: --family-file FILE"
-    if is_all:
+    if unknown == every:
         raise ConfigError(what, hint=hint)
     return f"{what}: {hint}"
 
@@ -243,27 +248,24 @@ def overview(
     families is given.
     """
     sets, said, releases, is_damaged = list[SetStatus](), list[str](), [], False
-    known, unknown = 0, dict[str, None]()
+    whole = list[IndexState]()
     for staging, release in pairs:
         staged, released = log.read(staging), log.read(release)
         releases.append((release, released))
         views = [staging.family]
         if views == [ALL]:
             every = (item for state in (staged, released) for item in state.sets.values())
-            views = sorted({name for item in every for name in item.families} - {ALL})
+            views = sorted({name for item in every for name in item.families} & families.keys())
+            whole += (staged, released)
         for view in views:
-            if view not in families:
-                unknown[view] = None
-                continue
-            known += 1
             about: Any = {"now": now, "look": look, "states": (staged, released)}
             sets += rows(staging.of(view), release.of(view), families[view], channel, **about)
         seen = released if staging.family == ALL else released.of(staging.family)
         damage = operations.damage(release, seen, seen.projects)
         is_damaged |= bool(damage)
         said += (*problems(staging, staged, staged.damage), *problems(release, released, damage))
-    if unknown:
-        said.insert(0, unknown_families(channel, unknown, is_all=not known))
+    if unknown := unknown_families(channel, whole, families):
+        said.insert(0, unknown)
     return Overview(
         sets=tuple(sets if hours is None else waiting(sets, hours=hours)),
         problems=tuple(dict.fromkeys(said)),

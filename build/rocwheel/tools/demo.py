@@ -58,38 +58,6 @@ TARBALL: Final = f"therock-dist-linux-miniature-{ROCM_VERSION}.tar.gz"
 SCRIPT: Final = "make_therock.py"  # of the workspace, which makes it
 
 
-class DemoResult(Plain, frozen=True, kw_only=True):
-    """A finished demo: what was built, and where to install it from and look at it."""
-
-    wheelhouse: Path
-    manifest: Manifest
-    index: str  # URL
-    families: Mapping[str, Mapping[str, Any]]  # where the set is for several: as `indexes` says
-    requirements: Path  # of the set, with its index and hashes, for every CPython
-    page: Path  # the page of the night, which leads to the gates' reports
-    installed: tuple[dict[str, Any], ...]  # the modules that each CPython imported
-
-    @property
-    def pip(self) -> str:
-        """The line that installs the set, by hash and from nowhere else."""
-        return Install.by_hash(str(self.requirements))[0]
-
-    def lines(self) -> Iterator[str]:
-        """Yield the last lines for a person."""
-        yield from dist.table(self.manifest)
-        for name, listed in self.families.items():
-            state = "released" if listed["released"] else "not released"
-            yield f"{name}: {state}: {listed['index']}"
-        yield f"the page of the night: {self.page}"
-        yield f"to install the set: {self.pip}"
-
-    def document(self) -> dict[str, Any]:
-        contents = dist.contents(self.wheelhouse, self.manifest)
-        places = {"index": self.index, "pip": self.pip, "page": str(self.page)}
-        families = {"families": self.families} if self.families else {}
-        return {**contents, **places, **families, "installed": list(self.installed)}
-
-
 def miniature(home: Home) -> Path:
     """Return the folder of the miniature workspace. Raises HostError where the data lacks it."""
     folder = home.root / "examples" / "miniature"
@@ -268,17 +236,21 @@ def plan(what: DemoNight, nights: Nights, wheelhouses: Path) -> NightPlan:
     return made
 
 
-def finish(prepared: Prepared, what: DemoNight, built: str, here: Here) -> DemoResult:
-    """Install what the night released, by hash, and import it. Raises CommandError, WheelError."""
+def finish(
+    prepared: Prepared, what: DemoNight, built: str, here: Here
+) -> tuple[dict[str, Any], list[str]]:
+    """Install what the night released, by hash, and import it; return what to say of it all.
+
+    Raises CommandError, WheelError.
+    """
     base = prepared.request
     folder = base.wheelhouse / built[:IDENTITY_LENGTH]
     manifest = Manifest.load(folder)
     major = RocmVersion.parse(manifest.rocm.version).major
     indexes = what.indexes(manifest)
     first = min(indexes.values(), key=lambda item: not item["released"])  # that has it
-    index: str = first["index"]
     requirements = what.folder / "requirements.txt"
-    requirements.write_text(Install.of(manifest, index).requirements, encoding="utf-8")
+    requirements.write_text(Install.of(manifest, first["index"]).requirements, encoding="utf-8")
     fetched = rocm.plan(what.recipe.rocm, sha256=None, version=None, cache=base.cache, cwd=base.cwd)
     modules = [module_name(kind, str(major)) for kind in WheelKind]
     installed = []
@@ -288,15 +260,16 @@ def finish(prepared: Prepared, what: DemoNight, built: str, here: Here) -> DemoR
             install(interpreter, requirements, modules, rocm=tree.root, runner=here.runner)
             installed.append({"python": str(interpreter.version), "modules": modules})
             here.console.info(f"   CPython {interpreter.version}: imported {', '.join(modules)}")
-    return DemoResult(
-        wheelhouse=folder,
-        manifest=manifest,
-        index=index,
-        families=indexes if base.families else {},
-        requirements=requirements,
-        page=what.folder / "store" / PAGE,
-        installed=tuple(installed),
-    )
+    page, pip = what.folder / "store" / PAGE, Install.by_hash(str(requirements))[0]
+    document = {**dist.contents(folder, manifest), "index": first["index"], "pip": pip}
+    document |= {"page": str(page), "installed": installed}
+    lines = list(dist.table(manifest))
+    if base.families:
+        document["families"] = indexes
+        for name, item in indexes.items():
+            is_there = "released" if item["released"] else "not released"
+            lines.append(f"{name}: {is_there}: {item['index']}")
+    return document, [*lines, f"the page of the night: {page}", f"to install the set: {pip}"]
 
 
 def image(options: BuilderOptions, engine: str, here: Here, *, dry_run: bool) -> str:

@@ -9,7 +9,7 @@ from __future__ import annotations
 import json
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import Any, Final
+from typing import Final
 
 from rocwheel import bazel, dist
 from rocwheel.base import files
@@ -56,23 +56,6 @@ class Loop(Plain, frozen=True, kw_only=True):
     test_options: tuple[str, ...] = ()
 
 
-class Turn(Plain, frozen=True, kw_only=True):
-    """The result of one turn of the developer's loop: what was built, installed and run."""
-
-    bazel: bazel.Runs
-    installed: tuple[str, ...]  # file names, of wheels that had changed
-    tested: bool
-
-    def document(self, *, seconds: Mapping[str, float]) -> dict[str, Any]:
-        """Return the same for a program."""
-        return {
-            "bazel": self.bazel.document,
-            "installed": list(self.installed),
-            "tested": self.tested,
-            "seconds": dict(seconds),
-        }
-
-
 def kinds(names: Sequence[str]) -> tuple[WheelKind, ...]:
     known = tuple(kind.value for kind in WheelKind)
     for name in (name for name in names if name not in known):
@@ -80,8 +63,8 @@ def kinds(names: Sequence[str]) -> tuple[WheelKind, ...]:
     return tuple(map(WheelKind, names))
 
 
-def turn(loop: Loop, here: Here) -> Turn:
-    """Build, install what changed, run the tests.
+def turn(loop: Loop, here: Here) -> tuple[bazel.Runs, list[str]]:
+    """Build, install what changed, run the tests; return the builds, and what was installed.
 
     Raises what building raises; HostError for a folder that is no environment; CommandError when
     pip or a test fails.
@@ -113,8 +96,7 @@ def turn(loop: Loop, here: Here) -> Turn:
                 why = {1: "a test failed", 5: "no test was collected"}.get(code, f"status {code}")
                 hint = "its output is above; --dry-run prints its line"
                 raise CommandError(f"pytest: {why}", hint=hint)
-    names = tuple(path.name for path in changed)
-    return Turn(bazel=runs, installed=names, tested=bool(loop.tests))
+    return runs, [path.name for path in changed]
 
 
 def lines_of_turn(loop: Loop, here: Here) -> Iterator[str]:

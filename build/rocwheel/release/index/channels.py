@@ -128,7 +128,10 @@ class Channel:
         if family != ALL:
             manifest.check_family(family)
         elif not manifest.families:
-            raise ConfigError(f"{manifest.sha256[:12]} is of one family", hint="add --family")
+            raise ConfigError(
+                f"{manifest.sha256[:12]} is of one family",
+                hint="add --family: the one it was built for",
+            )
         prefixes = self.prefixes_of(RocmVersion.parse(manifest.rocm.version).major)
         return self._places(store, family, prefixes)
 
