@@ -200,7 +200,7 @@ def test_what_a_thread_raises_later_is_not_the_failure_of_the_next_test(root):
     )
     assert set(run.outcomes().values()) == {"passed"}
     assert run.verdict.state is State.FAIL
-    assert "that test_a.py::test_starts_it left" in run.verdict.message
+    assert run.verdict.message.startswith("test_a.py::test_starts_it in process 1 on gpu0: thread ")
     assert "ValueError during test_a.py::test_runs_by_then: too late" in run.verdict.message
 
 
@@ -862,3 +862,33 @@ def test_a_file_that_is_taken_over_is_collected_again_in_a_fresh_process(tmp_pat
     assert found.collect_errors == ()
     assert found.counts.passed == 9
     assert any("could not collect test_long.py" in item.ended for item in found.processes)
+
+
+def test_what_pytest_drops_is_named_and_no_conftest_above_the_tests_is_read(root):
+    (root.parent / "conftest.py").write_text("def pytest_pyfunc_call(): return True\n")
+    code = """
+        class TestOdd:
+            def __init__(self): pass
+            def test_it(self): pass
+        def test_x(): assert 0, "seen"
+    """
+    run = gate.run(root, {"test_a.py": code}, retry_limit=0)
+    assert "TestOdd" in " ".join(run.results.dropped)
+    assert run["test_a.py::test_x"].attempts[0].message == "AssertionError: seen"
+
+
+def test_a_module_that_a_test_plants_is_not_taken_for_a_test_file(root):
+    plants = """
+        import sys, types
+        def test_plants():
+            odd = types.ModuleType("test_b")
+            odd.__file__, odd.test_x = __file__.replace("test_a", "test_b"), lambda: None
+            sys.modules["test_b"] = odd
+    """
+    run = gate.run(root, {"test_a.py": plants, "test_b.py": "def test_x(): assert 0\n"})
+    assert run.outcomes()["test_b.py::test_x"] == "failed", "a fresh process collects it again"
+
+
+def test_a_file_whose_import_fails_has_the_first_line_with_a_word(root):
+    run = gate.run(root, {"test_a.py": "raise RuntimeError('\\n\\n  no such device')\n"})
+    assert run.results.collect_errors[0].message == "RuntimeError: no such device"

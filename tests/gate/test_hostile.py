@@ -364,6 +364,18 @@ KINDS = {
     "an own assertRaises": fail(
         "unittest.TestCase.assertEqual = lambda *_: None", "replaced pytest's TestCase.assertEqual"
     ),
+    "an import of test files that is another": fail(
+        "def test_it():\n    from _pytest import python\n"
+        "    python.importtestmodule = lambda *_: None", "replaced pytest's python.importtestmodule",
+        outside=True,
+    ),
+    "an own ast.parse": fail("import ast; ast.parse = lambda *_, **__: None", "ast.parse"),
+    "a fixture that is not there": fail(
+        "def test_it(nowhere): pass", "in setup: fixture 'nowhere' not found", outside=True,
+    ),
+    "no properties": fail(
+        "def test_it(request): request.node.user_properties = None", "pytest failed", outside=True,
+    ),
     "a setting of TestCase": well("unittest.TestCase.maxDiff = None"),
     "an exception in setup that is hidden": fail(
         "@pytest.fixture\ndef odd(monkeypatch):\n"

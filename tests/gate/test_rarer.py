@@ -227,7 +227,7 @@ def test_a_thread_without_an_end_costs_seconds_and_names_its_test(root):
     assert run.seconds < 60
     assert set(run.outcomes().values()) == {"passed"}
     (fault,) = run.results.faults
-    assert "test_a.py::test_leaves left: thread own does not end" in fault.message
+    assert "test_a.py::test_leaves in process 1 on gpu0: thread own does not" in fault.message
 
 
 @pytest.mark.parametrize("end", ["pass", "os.abort()", "os.kill(os.getppid(), signal.SIGKILL)"])

@@ -478,12 +478,12 @@ def test_of_an_image_the_packages_that_ran_are_recorded_and_what_was_not_compare
     request_, host, tmp_path, checkout
 ):
     (checkout / "suites/own/test_a.py").write_text("def test_listed(): pass\n")
-    beside = image(tmp_path / "beside", request_.wheels, pytest="0.1")
+    beside = image(tmp_path / "beside", request_.wheels, pytest="9.1.1+beside")
     asked = replace(request_, installed=Path(sys.executable), folders=(beside,))
     gated = gate(asked, host)
     about = gated.results.environment
     pytests = [item for item in about["packages"].split() if item.startswith("pytest==")]
-    assert (pytests, gated.verdict.ran.pytest) == (["pytest==0.1"], "0.1")
+    assert (pytests, gated.verdict.ran.pytest) == (["pytest==9.1.1+beside"], "9.1.1+beside")
     names = ", ".join(wheel.project for wheel in request_.wheels.wheels)
     told = f"not compared with the set's digests: {names}"
     assert about["environment"] == f"that of {sys.executable}; {told}"
@@ -744,6 +744,10 @@ WRITES = {  # what a test does to a file: where, what it is a file of, its name,
     ),
     "adds what Python runs at its start": (
         "Path(jaxlib.__file__).parents[1] / 'odd.pth'", "the environment", "odd.pth",
+    ),
+    "adds bytecode of another test": (
+        "(f := Path(__file__).with_name('__pycache__')).mkdir() or f / 'test_b.cpython-312.pyc'",
+        "the tests", "test_b.cpython-312.pyc",
     ),
     "changes a package": ("Path(jaxlib.__file__)", "the environment", "jaxlib/__init__.py"),
     "changes another test": ("Path(__file__).with_name('test_b.py')", "the tests", "test_b.py"),

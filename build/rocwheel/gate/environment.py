@@ -372,7 +372,7 @@ def states(folder: Path) -> dict[str, tuple[int, ...]]:
     for path in folder.rglob("*"):
         with suppress(FileNotFoundError):
             about = path.lstat()
-            if not stat.S_ISDIR(about.st_mode) and path.parent.name != "__pycache__":
+            if not stat.S_ISDIR(about.st_mode):
                 times = about.st_ctime_ns, about.st_mtime_ns
                 state_of[str(path)[start:]] = (*times, about.st_ino, about.st_size)
     return state_of

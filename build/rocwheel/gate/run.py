@@ -16,6 +16,9 @@ from queue import Empty, Queue
 from threading import Thread
 from typing import Final
 
+from packaging.requirements import Requirement
+from packaging.utils import canonicalize_name
+
 from rocwheel import __version__
 from rocwheel.base import container, git, home, parallel
 from rocwheel.base.console import count
@@ -85,8 +88,24 @@ def lines(request: GateRequest, here: Here) -> Iterator[str | SetupError]:
     yield f"run the tests with {python}, at most {request.run_seconds:g} s"
 
 
+def _refuse_unmet(request: GateRequest, there: environment.Environment) -> None:
+    found = dict(line.split("==") for line in there.packages)
+    for line in (*request.suite.requirements, *request.requirements):
+        wanted = Requirement(line.partition(" --hash")[0])
+        version = found.get(canonicalize_name(wanted.name))
+        if version is None or not wanted.specifier.contains(version, prereleases=True):
+            raise ConfigError(
+                f"{request.installed}: has {version or 'no version'} of {wanted.name}, "
+                f"the suite needs {wanted}",
+                hint="install it there, or name a folder of packages that has it: --packages",
+            )
+
+
 def check(request: GateRequest, here: Here) -> None:
     """Look for the tests of a suite, where they are here already. Raises ConfigError."""
+    for folder in request.folders:
+        if not folder.is_dir():
+            raise ConfigError(f"--packages: {folder}: no such folder", hint="check the path")
     if _checkout(request, here) is None:
         _find(request, here, None)
 
@@ -218,6 +237,7 @@ class _Gate:
                     request.installed, env=_folders(request), runner=here.runner
                 )
                 self.prepared = f"that of {request.installed}"
+                _refuse_unmet(request, self.environment)
             else:
                 started = here.clock()
                 self.environment = environment.make(

@@ -136,7 +136,7 @@ class Child:
             "commands": commands,
             "events": events,
             "stacks": str(self.stacks),
-            "pytest": [f"--rootdir={spec.root}", *spec.arguments],
+            "pytest": [f"--rootdir={spec.root}", f"--confcutdir={spec.root}", *spec.arguments],
             "watch": list(spec.watch),
             "libraries": libraries,
             "modules": str(spec.modules or ""),

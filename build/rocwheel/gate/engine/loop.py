@@ -19,6 +19,7 @@ import signal
 import subprocess
 import time
 from contextlib import suppress
+from itertools import zip_longest
 from typing import TYPE_CHECKING, Final
 
 from rocwheel.gate.engine import protocol
@@ -42,7 +43,7 @@ DUMPED_SECONDS: Final = 0.5  # without another word: it has written them
 END_SECONDS: Final = 300.0  # for a worker to tear down and exit: compiled code by the gigabyte
 START_SECONDS: Final = 120.0  # for an interpreter with pytest to come up
 START_ATTEMPTS: Final = 2
-_SHOWN: Final = re.compile(r"(?:^E   .*\n?)+", re.MULTILINE)  # how pytest shows an exception
+_SHOWN: Final = re.compile(r"(?:^E(?:   .*)?$\n?)+", re.MULTILINE)  # how pytest shows an exception
 TRIM_SECONDS: Final = 1.0  # between looks at the size of logs and processes
 
 
@@ -237,8 +238,8 @@ class TestRunner:
             ):
                 self._findings.amend(work, Outcome.FAILED, event.message)
             case protocol.Stray(), _ if work.last or work.running:
-                origin = f" that {event.test} left" if event.test else ""
-                self._findings.fault(State.FAIL, f"{work.title}{origin}: {event.message}")
+                origin = f"{event.test} in " if event.test else ""
+                self._findings.fault(State.FAIL, f"{origin}{work.title}: {event.message}")
             case protocol.Bye(), LaneMode.ENDING if not work.bye:
                 work.bye = event
             case _:
@@ -559,7 +560,11 @@ def _said(error: str) -> str:
     """
     shown = _SHOWN.findall(error)
     lines = [line[4:] for line in shown[-1].splitlines()] if shown else error.splitlines()
-    return next((line for line in lines if line and not line[0].isspace()), _last(error))
+    worded = [line for line in lines if line.strip()]
+    for line, following in zip_longest(worded, worded[1:], fillvalue=""):
+        if not line[0].isspace():  # the text may begin with empty lines
+            return f"{line.strip()} {following.strip()}" if line.strip()[-1] == ":" else line
+    return _last(error)
 
 
 def _last(text: str) -> str:

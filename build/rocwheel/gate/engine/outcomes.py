@@ -3,8 +3,9 @@
 A test that failed, crashed or hung runs once more in a fresh process. If it passes alone, the
 tests that ran before it in its process may have left something. They run again in their order, and
 the test after them; the more recent ones first, then all. If it goes wrong again, the run is halved
-until one necessary test is left: that one is named, and the victim passed. Nothing here starts a
-process: the engine asks for the next `Rerun` and reports attempts.
+until one necessary test is left. Eight more runs, four with that test and four without it, must
+show the same, or the victim is flaky by itself; then that test is named, and the victim passed.
+Nothing here starts a process: the engine asks for the next `Rerun` and reports attempts.
 """
 
 from __future__ import annotations
@@ -24,6 +25,7 @@ STREAK: Final = 2  # failures in a row that make a process suspect
 GROWTH: Final = 4  # how much longer each history is that is tried after another
 MOST_HISTORY: Final = 1800.0  # seconds of tests that are run again before a victim
 PATIENCE: Final = 30.0  # seconds for a victim to pass behind others, and ten times what it took
+CONFIRMED: Final = (True, False, False, True, True, False, True, False)  # with it, or without
 _DID: Final = {Outcome.CRASHED: "crashed", Outcome.TIMED_OUT: "hung", Outcome.FAILED: "failed"}
 
 
@@ -61,6 +63,7 @@ class _Search:
     good: int  # the first start behind which it is known to pass
     start: int  # of the run that was asked for
     leaver: str = ""  # one that is known to leave something, tried by itself
+    confirmed: int = 0  # runs that showed again what the search found
 
 
 class Outcomes:
@@ -164,6 +167,11 @@ class Outcomes:
                 self._left(process, search.leaver)
                 return
             search.leaver = ""
+        elif search.bad >= 0 and search.good - search.bad == 1:
+            if bad is not CONFIRMED[search.confirmed]:
+                self._next_victim(process)  # by itself it goes wrong only sometimes
+                return
+            search.confirmed += 1
         elif bad:
             search.bad = search.start
         else:
@@ -274,8 +282,10 @@ class Outcomes:
                 return
             search.start = max(0, len(search.history) - max(1, tried * GROWTH))
         elif search.good - search.bad == 1:
-            self._left(process, search.history[search.bad])
-            return
+            if search.confirmed == len(CONFIRMED):
+                self._left(process, search.history[search.bad])
+                return
+            search.start = search.bad if CONFIRMED[search.confirmed] else search.good
         else:
             search.start = (search.bad + search.good) // 2
         self._ask(search, search.history[search.start :])

@@ -141,12 +141,16 @@ def workflow_commands(results: Results, judged: Fault, folder: str) -> Iterator[
     """Yield workflow commands for the first failures in `folder`, or a bad state without one."""
     if judged.state is not State.PASS and not results.failures and not results.collect_errors:
         yield f"::error title={_property(verdict_text(results, judged))}::{escaped(judged.message)}"
-    for error in results.collect_errors[:ANNOTATED]:
+    total = len(results.collect_errors) + len(results.failures)
+    room = ANNOTATED if total <= ANNOTATED else ANNOTATED - 1
+    for error in results.collect_errors[:room]:
         where = f"file={_property(f'{folder}/{error.file}'.lstrip('/'))},line=1"
         yield f"::error {where},title=not collected::{escaped(error.why)}"
-    for test in results.failures[: max(0, ANNOTATED - len(results.collect_errors))]:
+    for test in results.failures[: max(0, room - len(results.collect_errors))]:
         where = f"file={_property(f'{folder}/{test.file}'.lstrip('/'))},line={test.line or 1}"
         yield f"::error {where},title={_property(test.test)}::{escaped(test.why)}"
+    if total > room:
+        yield f"::error title={total - room} more::see the summary and the report"
 
 
 def _cell(text: str) -> str:

@@ -86,12 +86,12 @@ def find(source: SuiteSource, top: Path, shard: Shard) -> SuiteFiles:
         excluded |= met
     files = sorted(matched - excluded)
     sizes = {file: (top / file).stat().st_size for file in files}
-    mine = part(sizes, shard)
-    if not mine:
+    if shard.count > len(files):
         raise ConfigError(
             f"{top}: {count(len(files), 'test file')}: --shard {shard} would have none",
             hint=f"cut the suite into {len(files)} shards at most",
         )
+    mine = part(sizes, shard)
     own = (file for file in mine if CONFIGURES.search((top / file).read_bytes()))
     return SuiteFiles(
         root=top, files=mine, suite_files=tuple(files), sizes=sizes, alone=frozenset(own)

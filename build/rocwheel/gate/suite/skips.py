@@ -44,7 +44,10 @@ class Skip(Value, frozen=True, kw_only=True, dict=True):
             "write path/to_test.py::Class::test, * within a part",
         ),
     ] = field(name="test", default="")
-    keyword: str = ""  # instead: a part of names, in any case, as `pytest -k` looks for it
+    keyword: Annotated[  # instead: a part of names, in any case, as `pytest -k` looks for it
+        str,
+        matching(r"\A[^\s()]*\Z", "a part of names", "no expression of `pytest -k`"),
+    ] = ""
     unless: tuple[str, ...] = ()  # parts of names that the keyword does not mean
     suites: frozenset[str]
     targets: frozenset[str] = field(name="gfx", default=frozenset())  # empty: all

@@ -1,14 +1,15 @@
 """The outcome of one test: what pytest reports, held against what a witness saw.
 
 The witness wraps the test's own function, as it was collected, and sees it begin and return or
-raise. A report that contradicts it is a failure. A digest covers pytest's hooks and the classes
-that make outcomes: a test that changes them fails. This is for tests and conftests that replace
-parts of pytest, by accident or for convenience. Code that changes code objects, frames, memory or
-this worker's own objects is not kept out.
+raise. A report that contradicts it is a failure. A digest covers pytest's hooks, the classes that
+make outcomes, and what imports test files: a test that changes them fails. This is for tests and
+conftests that replace parts of pytest, by accident or for convenience. Code that changes code
+objects, frames, memory or this worker's own objects is not kept out.
 """
 
 from __future__ import annotations
 
+import ast
 import functools
 import inspect
 import types
@@ -18,8 +19,9 @@ from typing import TYPE_CHECKING, Any
 
 import pluggy
 import pytest
-from _pytest import fixtures, nodes, python, reports, runner, skipping
+from _pytest import fixtures, nodes, pathlib, python, reports, runner, skipping
 from _pytest import unittest as cases
+from _pytest.assertion import rewrite
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -34,6 +36,7 @@ HOOKS = (
     "pytest_pyfunc_call", "pytest_fixture_setup", "pytest_fixture_post_finalizer",
 )  # fmt: skip
 OWNERS: tuple[Any, ...] = (
+    ast, pathlib, python, rewrite, rewrite.AssertionRewritingHook,
     runner, reports, skipping, runner.CallInfo, runner.SetupState, reports.BaseReport,
     reports.TestReport, nodes.Node, nodes.Item, python.PyobjMixin, python.Function,
     cases.TestCaseFunction, fixtures.FixtureDef, unittest.TestCase, vars(unittest.case)["_Outcome"],
@@ -180,8 +183,10 @@ def outcome_of(reports: list[pytest.TestReport], witness: Witness) -> tuple[str,
     """
     if failed := [report for report in reports if report.failed]:
         text = "\n".join(error_text(report) for report in failed)
-        crash = getattr(failed[0].longrepr, "reprcrash", None)
-        line = reason_of(crash.message if crash else text.strip().rpartition("\n")[2])
+        shown = failed[0].longrepr
+        crash = getattr(shown, "reprcrash", None)
+        said = crash.message if crash else getattr(shown, "errorstring", "")  # of a fixture
+        line = reason_of(said or text.strip().rpartition("\n")[2])
         where = "" if failed[0].when == "call" else f"in {failed[0].when}: "
         return FAILED_STATUS, f"{where}{line or 'no message'}"[:MESSAGE_LIMIT], text
     # a skipped subtest does not make its test a skipped one

@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pytest
+from _pytest.warnings import catch_warnings_for_item
 
 from .adaptations import Extra, LibraryWatch, QuietReporter, have_flags_parsed
 from .channel import MOST_FIGURE, CommandReader, EventWriter, one_line, readable, valid
@@ -179,7 +180,10 @@ class Session:
         items: Sequence[pytest.Item] = ()
         self._channel.emit("collecting", file=file)
         try:
-            items = session.perform_collect([file])
+            planted = _planted(file)
+            with catch_warnings_for_item(session.config, session.ihook, "collect", None):
+                items = session.perform_collect([file])
+            error = f"an earlier test put something else there: {planted}" if planted else ""
         except pytest.UsageError as exc:
             error = "\n".join(map(str, exc.args)) or type(exc).__name__
         except (SystemExit, KeyboardInterrupt, pytest.exit.Exception) as exc:
@@ -219,7 +223,7 @@ class Session:
         following, _ = self._items.get(then or "", (None, None))
         if self._previous and self._previous[1] is not item:
             self._tear_down(item)
-        self._reports, going = [], True
+        self._reports, going, figures = [], True, dict[str, int]()
         tags = self._libraries.tags(item)
         before = self._libraries.traced(tags)
         offset = _printed()
@@ -234,6 +238,11 @@ class Session:
             self._no_child()
             self._previous = (item, following)
             outcome, message, detail = outcome_of(self._reports, self._witness)
+            figures = {
+                readable(str(name)): number
+                for name, number in item.user_properties
+                if type(number) is int and 0 <= number <= MOST_FIGURE
+            }
         except (KeyboardInterrupt, SystemExit, pytest.exit.Exception) as exc:
             self._no_child()
             outcome, detail, going = FAILED_STATUS, "", False
@@ -266,11 +275,7 @@ class Session:
             seconds=seconds,
             evidence=self._libraries.evidence(tags, before, offset),
             left=[readable(item) for item in self.leftovers.left],
-            figures={
-                readable(str(name)): number
-                for name, number in item.user_properties
-                if type(number) is int and 0 <= number <= MOST_FIGURE
-            },
+            figures=figures,
             going=going,
         )
         return going
@@ -302,6 +307,18 @@ class Session:
             else:
                 self._channel.emit("stray", test="", message=readable(what))
         self._no_child()
+
+
+def _planted(file: str) -> str:
+    """Return the name under which something else is taken for the module of a file, or ""."""
+    path = Path(file)
+    for name in (path.stem, ".".join(path.with_suffix("").parts)):
+        module = sys.modules.get(name)
+        spec = getattr(module, "__spec__", None)
+        origin = getattr(spec, "origin", None)
+        if module is not None and (not isinstance(origin, str) or not Path(origin).is_file()):
+            return f"sys.modules[{name!r}]"
+    return ""
 
 
 def _printed() -> int:
