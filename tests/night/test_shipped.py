@@ -68,9 +68,3 @@ def test_the_shipped_night_plans_a_build_for_each_stream(stream, tmp_path, runne
     built = {(recipe.name, family) for recipe in recipes for family in recipe.families}
     assert built == {(f"{s.name}-{name}", name) for s in settings.sets for name in families}
     assert [cell for cell in absent if cell.kind == "build"] == []
-
-
-def test_the_shipped_night_looks_where_therock_publishes_now() -> None:
-    settings = settings_file.load(CI / settings_file.FILE)
-    assert {item.rocm.tarballs for item in settings.sets} == {"nightly"}
-    assert len(settings.sets) == len({item.jax for item in settings.sets}) == 3

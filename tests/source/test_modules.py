@@ -122,10 +122,14 @@ def test_a_pin_whose_sources_are_not_here_is_as_its_wheels_say(
     ("files", "modules", "problem"),
     [
         ({"WORKSPACE": ""}, None, ""),  # --noenable_workspace
-        ({"WORKSPACE": "", ".bazelrc": "common --enable_bzlmod\n"}, True, ""),
+        ({"WORKSPACE": "", ".bazelrc": "common --enable_bzlmod --enable_workspace\n"}, True, ""),
+        ({"WORKSPACE": "", ".bazelrc": "common --enable_bzlmod\n"}, None, ""),
+        ({"WORKSPACE": "", ".bazelrc": "", ".bazelversion": "7.7.0"}, True, ""),
+        ({"WORKSPACE": "", ".bazelrc": "", ".bazelversion": "6.5.0"}, False, ""),
+        ({"WORKSPACE": "", ".bazelrc": "", "MODULE.bazel": None}, False, ""),
         ({"WORKSPACE": "", ".bazelrc": "common --noenable_bzlmod\n"}, False, ""),
         ({"WORKSPACE": "", ".bazelrc": "build --enable_bzlmod=false\n"}, False, ""),
-        ({"WORKSPACE": "", ".bazelrc": ""}, False, ""),
+        ({"WORKSPACE": "", ".bazelrc": ""}, None, ""),
         ({".bazelrc": ""}, None, ""),
         (
             {"MODULE.bazel": None, "WORKSPACE": ""},

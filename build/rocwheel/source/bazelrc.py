@@ -19,6 +19,7 @@ _VALUED: Final = frozenset({
     "--action_env", "--bazelrc", "--config", "--define", "--host_action_env", "--output_base",
     "--output_user_root", "--override_module", "--override_repository", "--repo_env",
 })  # fmt: skip
+BY_MODULES: Final = 7  # the first Bazel that takes modules unasked, the last with WORKSPACE
 _DEPTH: Final = 20  # imports, and configs in configs
 
 
@@ -95,8 +96,9 @@ def modules(workspace: Path, rc: RcFiles, options: Iterable[str] = ()) -> bool |
     """Return whether Bazel takes external repositories from MODULE.bazel; None: from there alone.
 
     A user's `options` come last. A config that no rc file of the tree defines decides nothing here;
-    the checks of a user's options refuse it, or find it in an rc file of the user's. Raises
-    SourceError for a tree whose rc files say one thing and whose files the other.
+    the checks of a user's options refuse it, or find it in an rc file of the user's. Where nothing
+    is said, a MODULE.bazel counts from Bazel 7 on, and a WORKSPACE before 8. Raises SourceError
+    for a tree whose rc files say one thing and whose files the other.
     """
     said: dict[str, bool] = {}  # as the last of the options says
     for option in rc.flatten(
@@ -111,8 +113,11 @@ def modules(workspace: Path, rc: RcFiles, options: Iterable[str] = ()) -> bool |
             is_on = match[3] in {None, "1", "true", "yes"}
             said[match[2]] = is_on is not bool(match[1])
     has_workspace = any((workspace / name).exists() for name in ("WORKSPACE", "WORKSPACE.bazel"))
-    is_on = said.get("bzlmod", not has_workspace)
-    lacks = "" if (workspace / "MODULE.bazel").exists() or not is_on else "MODULE.bazel"
+    has_module, wanted = (workspace / "MODULE.bazel").exists(), workspace / ".bazelversion"
+    number = re.match(r"\d+", wanted.read_text("utf-8", "replace") if wanted.is_file() else "")
+    major = int(number[0]) if number else 0
+    is_on = said.get("bzlmod", not has_workspace or (has_module and major >= BY_MODULES))
+    lacks = "" if has_module or not is_on else "MODULE.bazel"
     lacks = lacks or ("" if is_on or has_workspace else "WORKSPACE")
     if lacks:
         word = "enable" if is_on else "disable"
@@ -120,7 +125,7 @@ def modules(workspace: Path, rc: RcFiles, options: Iterable[str] = ()) -> bool |
             f"{workspace}: its rc files {word} bzlmod, and it has no {lacks}",
             hint="the checkout is incomplete, or mixes two releases",
         )
-    if is_on and (not has_workspace or said.get("workspace") is False):
+    if is_on and not (has_workspace and said.get("workspace", major <= BY_MODULES)):
         return None
     return is_on
 

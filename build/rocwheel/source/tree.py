@@ -291,9 +291,9 @@ def _take(wanted: Checkout, runner: Runner, console: Console) -> None:
 
 
 def _identified(planned: SourcePlan, folder: Path, pin: Pin | None, runner: Runner) -> Source:
-    """Return what lies in a folder, compared file by file, which takes as long as there are files.
+    """Return what lies in a folder, compared file by file, but in a developer's turn.
 
-    Of a developer's turn only the pinned commit itself counts: its jaxlib may be the released one.
+    There only the pinned commit itself counts: its jaxlib may be the released one.
     """
     if planned.request.is_snapshot:
         released = pin.commit if pin and pin.jaxlib.origin == "upstream" else ""
@@ -322,10 +322,7 @@ def _check_markers(root: Path, layout: Layout) -> None:
 
 
 def _check_labels(workspace: Path, layout: Layout) -> None:
-    """Look for each wheel's target in its package's BUILD file.
-
-    Bazel would report a missing one only when it reaches that wheel, perhaps an hour later.
-    """
+    # Bazel would report a missing one only when it reaches that wheel, perhaps an hour later.
     for label in layout.targets.values():
         if not has_target(workspace, label):
             package, _, name = label.removeprefix("//").partition(":")

@@ -377,9 +377,6 @@ def _change_bazel(fact: Fact, to: str, context: BumpContext) -> Iterator[str]:
     yield from _log(fact.upstream, fact.now, to, context)
 
 
-# A release of JAX: facts from its sources and wheels are compared before a line is written.
-
-
 class PinFacts(Plain, frozen=True, kw_only=True):
     """A pin from a release's own sources and wheels, and the class of the layout it takes."""
 

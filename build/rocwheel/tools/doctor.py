@@ -88,8 +88,7 @@ def examine_build(planned: Plan, here: Here, *, memory: int) -> Iterator[Row]:
         text = str(exc)
         missed = (name for name in checks.PACKAGES if text.startswith((f"{name}:", f"{name},")))
         yield Row(name="request", found=text, remedy=exc.hint, program=next(missed, ""))
-        folder = planned.rocm.cached or Path(planned.rocm.source)
-        if (folder / therock.known().tree.clang).is_file():
+        if (folder := Path(planned.rocm.source)).is_dir():
             yield _compiles(folder, planned.gfx_targets, here.runner)
         return
     tree, spec, notes = seen.tree, seen.spec, seen.notes
