@@ -7,7 +7,8 @@ JAX's tree has 30 commits with five merges, of which the 9th and the 19th name a
 has 20. A case puts something bad at a place that its seed chooses, builds and gates a night before
 and one after it, and asks `nightly bisect`. With `--warm` it asks again without the probes: Bazel's
 cache has the builds then. Needs what the demo needs (bazel, clang-19, …) and minutes for each case.
-Ends with status 1 where another commit is named, or a probe ran twice.
+Ends with status 1 where another commit is named, or a probe ran twice. With `--work` a case
+that was cut off goes on.
 """
 
 from __future__ import annotations
@@ -256,9 +257,10 @@ class Campaign:
         """Play a case; return its row of the table, and whether it is right."""
         name, _, seed = title.partition(":")
         changes, xla_bad, expected = case_of(name.removeprefix("kills-"), random.Random(title))
-        store, kept = self.work / "store", self.work / "store-of-one"
-        for folder in (store, self.work / "xla", self.work / "jax"):
-            shutil.rmtree(folder, ignore_errors=True)
+        store, kept, begun = (self.work / n for n in ("store", "store-of-one", "begun"))
+        goes_on = begun.exists() and begun.read_text() == title
+        for folder in ("xla", "jax", *(() if goes_on else ("store",))):
+            shutil.rmtree(self.work / folder, ignore_errors=True)
         xla = xla_tree(self.work / "xla", xla_bad)
         jax = jax_tree(self.work / "jax", xla, changes)
         test = "test_miniature.py::test_the_hip_runtime_is_found_and_answers"
@@ -266,8 +268,10 @@ class Campaign:
         if not kept.exists():
             self.night("one", jax, jax.commits[0], self.rocm[0])
             shutil.copytree(store, kept)
-        shutil.copytree(kept, store, dirs_exist_ok=True)
-        self.night("two", jax, jax.commits[-1], self.rocm[expected == "ROCm"])
+        if not goes_on:
+            shutil.copytree(kept, store, dirs_exist_ok=True)
+            self.night("two", jax, jax.commits[-1], self.rocm[expected == "ROCm"])
+            begun.write_text(title)
         line = ("--json", "nightly", "bisect", f"--test={test}", "--good=one", "--bad=two")
         line += ("--family=miniature", "--suite=miniature")
         kills, chance = 10 * name.startswith("kills-"), random.Random(seed)
@@ -304,7 +308,8 @@ class Campaign:
             is_right = found["state"] == "found" and told == expected
         else:
             is_right = found["state"] != "found"
-        most = math.ceil(math.log2(29)) + (math.ceil(math.log2(20)) if name == "xla" else 0) + 4
+        most = 4 + sum(item["answer"] == "not built" for item in found["tried"])
+        most += sum(math.ceil(math.log2(n)) for n in ((29, 20) if name == "xla" else (29,)))
         times = (f"{took:.0f} s", f"{warm:.0f} s" if warm else "")
         numbers = (f"{builds} (≤ {most})", str(len(ends) - builds))
         row = (title, expected or "no commit", f"{found['state']}: {told}", *numbers, *times)

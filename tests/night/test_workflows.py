@@ -293,8 +293,6 @@ def test_runs_that_start_each_other_name_what_made_a_test_fail(walk, tmp_path):
     assert run.ran[-1].job == "ask"
     summary = (run.cwd / "summary.md").read_text()
     assert f"# {asked['test']} fails since ROCm (7.1.5 → 7.2.0)" in summary
-    done = world.nightly("bisect", "--bad=latest", "--test=t", "--engine=github")
-    assert (done.code, "name the nights" in done.err) == (2, True)
 
 
 def test_images_are_made_after_the_promotion_by_jobs_that_alone_log_in_to_a_registry(walk):

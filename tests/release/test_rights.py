@@ -18,10 +18,12 @@ from pathlib import Path
 import boto3
 import pytest
 from botocore.exceptions import ClientError
+from night.test_looking import RECIPE
 from support.roles import CELLS, a_night
 from support.s3 import enforce, login, moto
 from support.wheelset import FAMILY, Shop, make_set, make_verdict, make_wheel, pass_gate
 
+from rocwheel.base.store.opening import open_store
 from rocwheel.base.values import replace
 from rocwheel.cli import main
 from rocwheel.records.places import OURS
@@ -29,7 +31,7 @@ from rocwheel.records.verdict import State
 from rocwheel.release import rights
 from rocwheel.release.index import channels
 from rocwheel.release.ledger import log, verdicts
-from rocwheel.release.ledger.nights import PROBE, HostMark, Nights
+from rocwheel.release.ledger.nights import PROBE, Cell, HostMark, Nights
 
 ROLES = tuple(rights.ROLES)
 OTHER = "gfx1151"
@@ -364,6 +366,28 @@ def test_what_was_here_before_is_taken_over_by_the_promoter_alone(world, tmp_pat
         assert "Traceback" not in said.err
     state = log.read(world.shop("admin").release, files=True)
     assert made.name in {item.filename for item in state.shown("jaxlib")}
+
+
+def test_a_bisect_is_asked_by_the_builder_and_its_tests_run_by_the_runner(world) -> None:
+    world.become("admin")
+    nights = Nights(open_store(world.url))
+    for night, digit in (("one", "1"), ("two", "2")):
+        of = {"wheels": "jax", "family": FAMILY.name, "suite": "smoke", "python": "3.12"}
+        gate = Cell(name="gate", kind="gate", argv=("gate",), kept="passed", **of)
+        build = Cell(name="build", kind="build", argv=("dist_wheels",), kept="built", wheels="jax")
+        recipe = replace(RECIPE, rocm="", manifest=digit * 64)
+        nights.add(replace(a_night(world.url), night=night, recipes=(recipe,), cells=(build, gate)))
+    line = ["nightly", "bisect", "--test=t", "--good=one", "--bad=two", "--engine=github"]
+    for role in sorted(ROLES, key="builder".__eq__):
+        world.become(role)
+        assert main([*line, "--store", world.url]) == (0 if role == "builder" else FORBIDDEN), role
+    url = f"{world.url}/bisect"
+    (probe,) = Nights(open_store(url)).names()
+    line = ["nightly", "cell", probe, "gate.probe", "--engine=github", "--keep-going"]
+    world.become("runner")
+    assert main([*line, "--program=sh -c 'echo {}'", "--store", url]) == 0
+    (attempt,) = Nights(open_store(url)).book(probe).attempts["gate.probe"]
+    assert attempt.ended.state is State.PASS
 
 
 def test_the_table_in_the_documentation_is_the_data() -> None:

@@ -39,7 +39,6 @@ class Walk:
 
     cwd: Path
     env: dict[str, str]
-    suffix: str = ""  # added to each line
     lost: tuple[str, ...] = ()  # cells whose job never gets a runner
     ran: list[Step] = field(default_factory=list)
 
@@ -106,7 +105,7 @@ class Walk:
             outputs = self.cwd / "outputs"
             outputs.write_text("")
             done = subprocess.run(
-                ["bash", "-eo", "pipefail", "-c", step["run"] + self.suffix],
+                ["bash", "-eo", "pipefail", "-c", step["run"]],
                 cwd=self.cwd,
                 env={
                     **os.environ, **self.env, **env,

@@ -349,7 +349,7 @@ def _unreachable(repository: str, exc: CommandError) -> SourceError:
     said = exc.detail.partition("\n\nPlease make sure")[0].strip().splitlines()
     if said[1:] and said[-1] == "fatal: Could not read from remote repository.":
         said.pop()  # above it stands why: what ssh said
-    return SourceError(
-        f"{repository}: {said[-1] if said else exc}",
-        hint="check the URL, the network and the proxy; a build takes a checkout: --jax-source-dir",
-    )
+    is_gone = "not our ref" in exc.detail
+    first = "was its history rewritten?" if is_gone else "check the URL, the network and the proxy"
+    hint = f"{first}; a build takes a checkout: --jax-source-dir"
+    return SourceError(f"{repository}: {said[-1] if said else exc}", hint=hint)
