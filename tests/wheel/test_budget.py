@@ -106,34 +106,28 @@ def many_members(count: int) -> bytes:
     return Zip([*empty, *wheels.entries(Wheel())], count=(count + 3) & 0xFFFF).to_bytes()
 
 
-def deep(count: int) -> bytes:
-    """So many modules, each in 480 folders of its own."""
-    names = (f"{number:05}/" + "a/" * 480 + "m.py" for number in range(count))
-    members = [Entry(name.encode(), method=0) for name in names]
-    return Zip([*members, *wheels.entries(Wheel())]).to_bytes()
+def beside(members: Iterable[Entry]) -> bytes:
+    """A sound wheel with more members."""
+    return Zip([*wheels.entries(Wheel()), *members]).to_bytes()
 
 
-def zeros(count: int) -> bytes:
-    """So many members of 16 MiB each, which pack to a thousandth."""
-    size = 16 * MIB
-    packed, crc = deflated(bytes(size)), zlib.crc32(bytes(size))
-    members = [
-        Entry(f"demo/{number}".encode(), packed=packed, size=size, crc=crc)
-        for number in range(count)
-    ]
-    return Zip([*members, *wheels.entries(Wheel())]).to_bytes()
+def alike(names: Iterable[str], content: bytes) -> bytes:
+    """Members of one content, which is packed once."""
+    packed, crc = deflated(content), zlib.crc32(content)
+    return beside(Entry(name.encode(), packed=packed, size=len(content), crc=crc) for name in names)
+
+
+def empty(names: Iterable[str]) -> bytes:
+    return beside(Entry(name.encode(), method=0) for name in names)
 
 
 def commits(count: int) -> bytes:
     """So many modules that say of which commits they are, after texts that could be names."""
     line = b"a" * 99 + b"'" + b"0123456789" * 4 + b"'\n"
-    content = line * ((60 << 10) // len(line))
-    packed, crc = deflated(content), zlib.crc32(content)
-    members = [
-        Entry(f"demo/{number}/commit_info.py".encode(), packed=packed, size=len(content), crc=crc)
-        for number in range(count)
-    ]
-    return Zip([*members, *wheels.entries(Wheel())]).to_bytes()
+    return alike(
+        (f"demo/{number}/commit_info.py" for number in range(count)),
+        line * ((60 << 10) // len(line)),
+    )
 
 
 def brackets(count: int) -> bytes:
@@ -177,8 +171,12 @@ LONG = b"\0" + b"A" * (6 * MIB) + b"\0"
 SHORT = b"\0" + b"A" * 4000 + b"\0"
 
 CASES: dict[str, Callable[[], bytes]] = {
-    "modules in folders of their own": lambda: deep(7_000),
-    "15 GB of zeros in 15 MB": lambda: zeros(960),
+    "modules in folders of their own": lambda: empty(
+        f"{number:05}/" + "a/" * 480 + "m.py" for number in range(7_000)
+    ),
+    "15 GB of zeros in 15 MB": lambda: alike(
+        (f"demo/{number}" for number in range(960)), bytes(16 * MIB)
+    ),
     "2,000 modules that name commits": lambda: commits(2_000),
     "30 requirements of 150 brackets": lambda: brackets(30),
     "a source that takes its square to compile": lambda: source(b'f"' + b"{a}" * 300_000 + b'"'),
@@ -249,42 +247,21 @@ CASES: dict[str, Callable[[], bytes]] = {
         "commit_info.py", (b"a" * 8 + b"='" + b"0" * 40 + b"'\n") * 1200
     ),
     "twelve SBOMs of as much as may be": lambda: sboms(12),
-    "names of thousands of parts": lambda: Zip(
-        [
-            *wheels.entries(Wheel()),
-            *(Entry(b"demo/" + b"a/" * 30_000 + b"%d" % n) for n in range(20)),
-        ]
-    ).to_bytes(),
-    "as many deep names as may be": lambda: Zip(
-        [
-            *wheels.entries(Wheel()),
-            *(Entry(b"a/" * 500 + b"%d" % n, method=0) for n in range(14_000)),
-        ]
-    ).to_bytes(),
+    "names of thousands of parts": lambda: beside(
+        Entry(b"demo/" + b"a/" * 30_000 + b"%d" % n) for n in range(20)
+    ),
+    "as many deep names as may be": lambda: empty("a/" * 500 + str(n) for n in range(14_000)),
     "a count of members that wraps": lambda: many_members(200_000),
     "as many members as may be": lambda: many_members(65_000),
-    "local headers of hundreds of megabytes": lambda: Zip(
-        [
-            *wheels.entries(Wheel()),
-            *(
-                Entry(f"demo/{n}".encode(), method=0, local_extra=b"zz\xf0\xff" + bytes(0xFFF0))
-                for n in range(4000)
-            ),
-        ]
-    ).to_bytes(),
+    "local headers of hundreds of megabytes": lambda: beside(
+        Entry(f"demo/{n}".encode(), method=0, local_extra=b"zz\xf0\xff" + bytes(0xFFF0))
+        for n in range(4000)
+    ),
     "hundreds of megabytes behind a descriptor": lambda: Zip(
         [*wheels.entries(Wheel()), Entry(b"demo/x", b"x", descriptor="signed")],
         gap=bytes(400 * MIB),
     ).to_bytes(),
-    "a member that expands two hundred times": lambda: Zip(
-        [
-            *wheels.entries(Wheel()),
-            Entry(
-                b"demo/x", packed=deflated(bytes(256 * MIB)), size=256 * MIB,
-                crc=zlib.crc32(bytes(256 * MIB)),
-            ),
-        ]
-    ).to_bytes(),
+    "a member that expands two hundred times": lambda: alike(["demo/x"], bytes(256 * MIB)),
     "two texts that differ in every line": lambda: with_module(
         "text.py", b"".join(b"%d\n" % (n % 7) for n in range(300_000))
     ),
