@@ -14,6 +14,7 @@ from datetime import timedelta
 from pathlib import Path
 
 import pytest
+from support.mutants import Draft
 from support.s3 import BUCKET, READER, READER_SECRET
 from support.schedule import REQUESTS, Counted
 from support.serving import serving
@@ -31,6 +32,7 @@ from support.wheelset import (
 )
 
 import amdgpu_family_matrix as matrix
+from rocwheel.base import files
 from rocwheel.base.errors import (
     ObjectDiffersError,
     ObjectMissingError,
@@ -44,6 +46,7 @@ from rocwheel.base.values import replace
 from rocwheel.base.versions import WheelKind
 from rocwheel.cli import main
 from rocwheel.cli.app import App
+from rocwheel.records.manifest import MANIFEST
 from rocwheel.records.verdict import State
 from rocwheel.release import audit, operations, promote, stage, status, withdraw
 from rocwheel.release.index.channels import Retention
@@ -51,6 +54,7 @@ from rocwheel.release.index.page import links
 from rocwheel.release.ledger import log, verdicts
 from rocwheel.release.ledger.state import Action
 from rocwheel.release.trust.statements import Approval
+from rocwheel.wheel.zip_reader import ZipArchive
 
 pytestmark = pytest.mark.integration
 
@@ -120,7 +124,7 @@ def test_a_set_is_staged_gated_and_released_byte_for_byte(any_shop, tmp_path) ->
         data, _ = shop.store.read(wheel_key(shop.release, wheel.filename))
         assert data == (tmp_path / "wh" / wheel.filename).read_bytes()
         metadata, _ = shop.store.read(f"{wheel_key(shop.release, wheel.filename)}.metadata")
-        assert metadata.startswith(b"Metadata-Version: 2.1")
+        assert metadata.startswith(b"Metadata-Version: 2.4")
     assert audit.check(shop.staging).problems == ()
     assert audit.check(shop.release).problems == ()
 
@@ -492,9 +496,9 @@ def test_a_wheel_over_its_size_budget_is_not_uploaded_and_the_trend_is_shown(
     shop.released(tmp_path / "a", suffix="+rocm7.9.0", rocm="7.9.0", padding=100_000)
     make_set(tmp_path / "b", padding=200_000)
     plan = shop.staging_plan(tmp_path / "b")
-    assert any(", +98." in line and "since 0.9.1+rocm7.9.0" in line for line in plan.lines())
+    assert any(", +97." in line and "since 0.9.1+rocm7.9.0" in line for line in plan.lines())
     channel = replace(shop.channel, size_budget={WheelKind.PJRT: 150_000})
-    with pytest.raises(WheelError, match=r"pjrt.*196\.\d KiB, the budget is 146\.5 KiB"):
+    with pytest.raises(WheelError, match=r"pjrt.*198\.\d KiB, the budget is 146\.5 KiB"):
         stage.plan(tmp_path / "b", FAMILY, channel, shop.store, who=WHO)
 
 
@@ -504,7 +508,7 @@ def test_a_wheel_above_what_the_store_takes_is_refused_before_the_first_upload(
     """The upload was refused, when others of the set were there already."""
     make_set(tmp_path / "a", padding=200_000)
     monkeypatch.setattr(shop.store, "largest", 150_000)
-    with pytest.raises(WheelError, match=r"196\.\d KiB, .* takes 146\.5 KiB at once"):
+    with pytest.raises(WheelError, match=r"209\.\d KiB, .* takes 146\.5 KiB at once"):
         shop.staging_plan(tmp_path / "a")
     assert list(shop.store.keys("")) == []
 
@@ -1000,6 +1004,30 @@ def test_the_commands_tell_what_they_did(tmp_path, capsys, monkeypatch) -> None:
     assert run(capsys, "index", "repair", *where)[1]["places"][0]["state"] == "nothing-to-do"
     assert run(capsys, "index", "adopt", *where)[1]["places"][0]["state"] == "nothing-to-do"
     assert run(capsys, "prune", *where)[1]["places"][0]["state"] == "nothing-to-do"
+
+
+@pytest.mark.parametrize(("member", "rule"), [("", "set.manifest"), ("_prng.so", "layout.req")])
+def test_what_may_not_ship_is_not_staged(member: str, rule: str, tmp_path, capsys) -> None:
+    folder = tmp_path / "wh"
+    manifest = make_set(folder, pythons=("3.12",))
+    if member:
+        path = next(folder.glob("*plugin*.whl"))
+        with ZipArchive(path) as archive:
+            draft = Draft(archive)
+            draft.drop(member)
+            made = draft.write(tmp_path)
+        made.replace(path)
+        sound = {"sha256": files.sha256(path), "size": path.stat().st_size}
+        now = (replace(w, **sound) if w.kind == "plugin" else w for w in manifest.wheels)
+        manifest = replace(manifest, wheels=tuple(now))
+    else:
+        manifest = replace(manifest, jax_version="0.9.2")
+    (folder / MANIFEST).write_bytes(manifest.to_bytes())
+    where = ("--family", FAMILY.name, "--store", (tmp_path / "store").as_uri())
+    for more in ((), ("--dry-run",)):
+        assert main(["stage", str(folder), *where, *more]) == 6
+        assert rule in capsys.readouterr().err
+    assert not (tmp_path / "store").exists()
 
 
 def test_a_check_of_an_index_without_files_does_not_pass(tmp_path, capsys) -> None:

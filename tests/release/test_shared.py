@@ -410,7 +410,8 @@ def test_sixteen_families_cost_the_bytes_of_one_and_few_requests(tmp_path, conso
             ]
             found[kind] = tuple(map(sum, zip(*parts, strict=True)))
     print(len(every), found)
-    assert found["a set each"][1] == len(every) * found["one set"][1]
+    # the wheels of a set each have the code of one family alone
+    assert found["a set each"][1] == pytest.approx(len(every) * found["one set"][1], rel=0.02)
     # what grows with families is what is theirs alone: verdicts and pages
     assert found["one set"][0] < 0.7 * found["a set each"][0]
 

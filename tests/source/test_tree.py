@@ -223,6 +223,12 @@ def test_a_folder_without_git_is_its_digest(bench, tmp_path):
     tree = bench.resolve(jax_source_dir=folder)
     assert (tree.jax.commit, tree.jax.dirty, len(tree.jax.digest)) == ("", False, 64)
     assert (tree.xla.commit, tree.local_suffix) == ("", ".dirty")  # it calls itself a release
+    unpinned = toy.make(tmp_path / "unpinned")
+    (unpinned / "jax/version.py").write_text('_version = "0.11.9"\n')
+    assert bench.resolve(jax_source_dir=unpinned).dirty == ()  # it names no XLA, as the miniature
+    (unpinned / "third_party/xla").mkdir(parents=True, exist_ok=True)
+    (unpinned / "third_party/xla/revision.bzl").write_text(JAX["third_party/xla/revision.bzl"])
+    assert bench.resolve(jax_source_dir=unpinned).dirty == ("JAX",)
     same = bench.resolve(jax_source_dir=toy.make(tmp_path / "same"))
     assert same.jax.digest == tree.jax.digest
     (folder / "bazel-out").symlink_to(tmp_path)

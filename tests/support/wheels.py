@@ -432,7 +432,12 @@ def digest(content: bytes) -> str:
     return "sha256=" + raw.rstrip(b"=").decode()
 
 
-def plugin(*, number: str = "7", version: str = "0.9.1", **changes) -> Wheel:
+GFX = ("gfx942", "gfx1100")
+
+
+def plugin(
+    *, number: str = "7", version: str = "0.9.1", gfx: Sequence[str] = GFX, **changes
+) -> Wheel:
     """A small wheel of the plugin kind that breaks no rule."""
     package = f"jax_rocm{number}_plugin"
     made = Wheel(
@@ -449,7 +454,7 @@ def plugin(*, number: str = "7", version: str = "0.9.1", **changes) -> Wheel:
                     versions={"libc.so.6": ("GLIBC_2.2.5", "GLIBC_2.17")},
                     exports=("PyInit__linalg",),
                     imports=("PyErr_Clear", "hipMalloc"),
-                    bundles=(make_bundle(("gfx942", "gfx1100")),),
+                    bundles=(make_bundle(gfx),),
                 ),
                 mode=0o755,
             ),
@@ -466,7 +471,14 @@ def plugin(*, number: str = "7", version: str = "0.9.1", **changes) -> Wheel:
     return made.but(**changes)
 
 
-def pjrt(*, number: str = "7", version: str = "0.9.1", **changes) -> Wheel:
+def pjrt(
+    *,
+    number: str = "7",
+    version: str = "0.9.1",
+    gfx: Sequence[str] = GFX,
+    glibc: str = "GLIBC_2.28",
+    **changes,
+) -> Wheel:
     """A small wheel of the pjrt kind that breaks no rule."""
     package = f"jax_plugins/xla_rocm{number}"
     made = Wheel(
@@ -481,9 +493,9 @@ def pjrt(*, number: str = "7", version: str = "0.9.1", **changes) -> Wheel:
                 make_elf(
                     needed=("libamdhip64.so.7", "libc.so.6"),
                     runpath=":".join(SHORT_RUNPATH),
-                    versions={"libc.so.6": ("GLIBC_2.28",)},
+                    versions={"libc.so.6": (glibc,)},
                     exports=("GetPjrtApi",),
-                    bundles=(pack_bundle(make_bundle(("gfx942", "gfx1100"))),),
+                    bundles=(pack_bundle(make_bundle(gfx)),),
                 ),
                 mode=0o755,
             ),

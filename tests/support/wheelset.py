@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import base64
 import copy
+import functools
 import hashlib
 import io
 import random
@@ -11,6 +12,8 @@ import re
 import zipfile
 from datetime import datetime, timedelta, timezone
 from pathlib import Path
+
+from support import wheels
 
 import amdgpu_family_matrix as matrix
 from rocwheel.base import home
@@ -74,6 +77,16 @@ def make_wheel(
     return path
 
 
+@functools.cache
+def _sound(kind: WheelKind, number: str, version: str, gfx: tuple[str, ...]) -> wheels.Wheel:
+    """A wheel that `stage` takes."""
+    if kind is WheelKind.JAXLIB:
+        return wheels.jaxlib(version=version)
+    make = wheels.plugin if kind is WheelKind.PLUGIN else wheels.pjrt
+    more = {} if kind is WheelKind.PLUGIN else {"glibc": "GLIBC_2.27"}
+    return make(number=number, version=version, gfx=gfx, **more)
+
+
 def make_set(
     folder: Path,
     *,
@@ -101,22 +114,19 @@ def make_set(
             upstream = upstream_jaxlib and kind is WheelKind.JAXLIB
             own = jax if upstream else version
             needs = requires_pjrt or f"=={version}"
-            requires = {
-                WheelKind.PLUGIN: (f"{project_name(WheelKind.PJRT, number)}{needs}",),
-                WheelKind.JAXLIB: (),
-                WheelKind.PJRT: (),
-            }[kind]
-            path = make_wheel(
-                folder,
-                project=project,
-                version=own,
-                tag=tag,
-                module=module_name(kind, number),
-                requires=requires,
-                requires_python=">=3.10" if kind.per_python else "",
-                padding=padding,
-                stamp=stamp,
-            )
+            own_gfx = () if kind is WheelKind.JAXLIB else tuple(sorted(gfx))
+            made = _sound(kind, number, own, own_gfx)
+            module = f"{module_name(kind, number).replace('.', '/')}/"
+            text = made.files[f"{module}__init__.py"].content
+            text += f"version = {own!r}\nstamp = {stamp!r}\n".encode()
+            files = {**made.files, f"{module}__init__.py": wheels.File(text)}
+            if padding:
+                noise = random.Random(f"{project}{own}{tag}{stamp}").randbytes(padding)
+                files[f"{module}data.bin"] = wheels.File(noise, method=zipfile.ZIP_STORED)
+            pin = (f"{project_name(WheelKind.PJRT, number)}{needs}",)
+            path = made.but(
+                tag=tag, files=files, requires=pin if kind is WheelKind.PLUGIN else ()
+            ).write(folder)
             data = path.read_bytes()
             entries.append(
                 WheelEntry(
@@ -129,8 +139,8 @@ def make_set(
                     size=len(data),
                     sha256=hashlib.sha256(data).hexdigest(),
                     origin="upstream" if upstream else "built",
-                    requires_python=">=3.10" if kind.per_python else "",
-                    gfx_targets=() if kind is WheelKind.JAXLIB else gfx,
+                    requires_python=">=3.10",
+                    gfx_targets=own_gfx,
                 )
             )
             if upstream:

@@ -107,11 +107,20 @@ def test_verify_names_the_family_that_a_wheel_lacks_a_target_of(plugin: str, cap
     assert "has besides gfx1100" in capsys.readouterr().out
     run("verify", plugin, "--family=gfx94X-dcgpu,gfx110X-all", status=6)
     run("verify", plugin, "--family=gfx94X-dcgpu", "--family=gfx110X-all", status=6)
-    assert capsys.readouterr().out.count("lacks gfx1101, gfx1102, gfx1103 of gfx110X-all") == 2
+    said = capsys.readouterr().out
+    assert said.count("lacks gfx1101, gfx1102, gfx1103 of gfx110X-all") == said.count("lacks") == 2
     run("verify", plugin, "--family=gfx90a", "--gfx-targets=gfx942", status=3)
     assert "--gfx-targets: lacks gfx90a of gfx90a" in capsys.readouterr().err
     run("verify", plugin, "--family=gfx94x", status=3)
     assert "did you mean gfx94X-dcgpu?" in capsys.readouterr().err
+
+
+def test_a_plugin_beside_another_rocms_pjrt_may_not_ship(pjrt: str, tmp_path, capsys) -> None:
+    other = wheels.plugin(number="10").write(tmp_path).name
+    run("verify", other, pjrt, "--json", status=6)
+    said = json.loads(capsys.readouterr().out)
+    assert any("the set has jax-rocm7-pjrt" in item["message"] for item in said["wheels"][other])
+    assert said["not_looked_at"] == ["whether modules import and the plugin starts (--runs)"]
 
 
 @pytest.mark.parametrize(("left_out", "status"), [((), 0), (("gfx90c",), 0), (("gfx900",), 6)])

@@ -8,13 +8,14 @@ import subprocess
 import sys
 from pathlib import Path
 
+import msgspec
 import pytest
 import uv
 from support import wheels
 from support.mutants import Draft
 from support.wheels import POLICY
 
-from rocwheel.base.values import replace
+from rocwheel.base.values import canonical_json, replace
 from rocwheel.cli import main
 from rocwheel.records.install import Install
 from rocwheel.records.manifest import MANIFEST, Manifest
@@ -126,6 +127,47 @@ def test_other_content_under_a_derived_name_is_found(parent: Path, tmp_path: Pat
     ]
     found = verify_wheelhouse(folder, replace(manifest, wheels=tuple(forged)), policy=POLICY)
     assert any("is not the content of" in item.message for item in found[path])
+
+
+@pytest.mark.parametrize(
+    ("words", "why"),
+    [
+        (("reversion", "--version=0.9.1rc1"), "nothing would change"),
+        (("retag", "--platform-tag=manylinux_2_27_x86_64"), ""),
+        (("reversion", "--version=0.9.2"), "another release than 0.9.1rc1"),
+    ],
+)
+@pytest.mark.parametrize("more", [(), ("--dry-run",)])
+def test_a_set_keeps_its_release_and_derives_no_copy(
+    words, why, more, parent: Path, capsys
+) -> None:
+    output = parent.parent / "final"
+    argv = ["wheel", words[0], str(parent / MANIFEST), *words[1:], *more, "--output", str(output)]
+    assert main(argv) == (3 if why else 0)
+    assert why in capsys.readouterr().err
+    assert (output / "current").exists() == (not why and not more)
+
+
+def test_a_derived_manifest_that_contradicts_its_wheels_is_refused(parent: Path, capsys) -> None:
+    folder = derived(parent, "reversion", "--version", "0.9.1")
+    manifest = Manifest.load(folder)
+    assert manifest.parent is not None
+    name, origin = next((n, o) for n, o in manifest.parent.wheels.items() if "plugin" in n)
+    code = replace(origin, rewritten=(*origin.rewritten, "jax_rocm7_plugin/_prng.so"))
+    for change, status, why in (
+        ({"jax_version": "0.9.2"}, 6, "JAX release: 0.9.1, the manifest says 0.9.2"),
+        ({"parent": replace(manifest.parent, wheels={name: origin})}, 3, "names each wheel"),
+        (
+            {"parent": replace(manifest.parent, wheels={**manifest.parent.wheels, name: code})},
+            6,
+            "is not the content of",
+        ),
+    ):
+        document = {**json.loads(manifest.to_bytes()), **json.loads(msgspec.json.encode(change))}
+        (folder / MANIFEST).write_bytes(canonical_json(document))
+        assert main(["wheel", "verify", str(folder)]) == status
+        said = capsys.readouterr()
+        assert why in said.out + said.err
 
 
 def test_a_dry_run_and_a_changed_set_write_nothing(parent: Path, capsys) -> None:

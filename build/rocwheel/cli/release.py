@@ -60,14 +60,18 @@ def stage(
 ) -> None:
     """Upload a wheel set to the staging index.
 
-    WHEELHOUSE is a wheelhouse or its manifest.json. The command returns when the index lists every
-    file with its hash. Run again, it uploads only what is missing.
+    WHEELHOUSE is a wheelhouse or its manifest.json, which `wheel verify --thorough` lets ship. The
+    command returns when the index lists every file with its hash. Run again, it uploads only what
+    is missing.
     """
     where, who = Target(app, target, makes_store=True), person.who(app)
     family = where.families[0] if where.families else None
     planned = staging.plan(wheelhouse, family, where.channel, where.store, who=who)
     sha256 = planned.manifest.sha256
     where.families_of(planned.manifest)
+    if not planned.is_done:
+        with app.console.step(f"verify {sha256[:12]}"):
+            staging.verify(planned, app.home.ci / "wheel_policy.yaml")
     if dry_run or not planned.is_done:
         _show(app, planned.lines(), dry_run=dry_run)
     if not (dry_run or planned.is_done):

@@ -25,6 +25,7 @@ if TYPE_CHECKING:  # each command imports only what it needs: `retag` takes as l
 
 
 def _there(wheels: list[Path]) -> list[Path]:
+    wheels = [path.parent if path.name == "manifest.json" else path for path in wheels]
     for path in wheels:
         # A misspelt path says nothing about a wheel: it has not the exit code of a bad one.
         with named(path, ConfigError, hint="name an existing wheel"):
@@ -159,10 +160,11 @@ def verify(
     rules = _policy(app, policy)
     run = judging.Running(app.runner, rules) if runs else None
     verdicts = judging.verify_given(wheels, rules, expected, installers=tried, runs=run)
-    if not run:
-        app.console.info("not looked at: whether modules import and the plugin starts (--runs)")
+    unseen = () if run else ("whether modules import and the plugin starts (--runs)",)
+    for what in unseen:
+        app.console.info(f"not looked at: {what}")
     text = "\n".join(show.verdict_lines(verdicts, tried))
-    app.emit(show.verdict_document(verdicts, tried), text)
+    app.emit(show.verdict_document(verdicts, tried, unseen), text)
     return 0 if show.ships(verdicts) else WheelError.exit_code
 
 
@@ -240,7 +242,7 @@ def reversion(
     """Give wheels of a set another version; all or none.
 
     Their pins on each other get it too; all else stays as it is. Given a wheelhouse, it makes
-    another one, whose manifest names the first and proves that the rest is the same.
+    another one, whose manifest names the first.
     """
     from rocwheel.wheel import rename
 
@@ -262,8 +264,8 @@ def reversion(
 def repair(app: App, wheels: list[Path], folder: Path, policy: Path | None, dry_run: bool) -> None:
     """Make wheels fit to ship: tag, RUNPATH, modes, version modules.
 
-    The platform tag becomes the oldest manylinux level that the wheel fits. A wheel without defects
-    is copied.
+    The platform tag becomes the oldest manylinux level that the wheel fits. A wheel without a bill
+    of materials gets one.
     """
     from rocwheel.wheel import repair as repairing
     from rocwheel.wheel import show
@@ -308,7 +310,8 @@ def diff(app: App, wheels: list[Path], exit_code: bool) -> int:
 
 
 def _set_of(wheels: list[Path]) -> tuple[Manifest | None, list[Path]]:
-    folders = [path for path in _there(wheels) if path.is_dir()]
+    wheels = _there(wheels)
+    folders = [path for path in wheels if path.is_dir()]
     if not folders:
         return None, wheels
     if len(wheels) > 1:
@@ -336,6 +339,10 @@ def _rename(
     for note in (note for plan in plans for note in plan.notes):
         app.console.warn(note)
     documents = [plan.document(folder) for plan in plans]
+    if parent:
+        from rocwheel.wheel import derive
+
+        derive.check(plans)
     if dry_run:
         rename.check(plans, folder)
         text = "\n".join(f"would write {folder / str(plan.after)} from {plan}" for plan in plans)

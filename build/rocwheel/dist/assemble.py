@@ -18,7 +18,7 @@ from rocwheel.base import files, git, parallel
 from rocwheel.base.console import Console
 from rocwheel.base.container import Mount
 from rocwheel.base.download import is_loopback
-from rocwheel.base.errors import ConfigError, HostError, WheelError
+from rocwheel.base.errors import ConfigError, HostError
 from rocwheel.base.git import Source
 from rocwheel.base.here import Here
 from rocwheel.base.process import Runner
@@ -44,7 +44,7 @@ from rocwheel.wheel.repair import apply, plan_repair
 from rocwheel.wheel.verify import compilers_of, verify
 from rocwheel.wheel.verify.installs import Installers, installs
 from rocwheel.wheel.verify.libraries import Expectation
-from rocwheel.wheel.verify.rules import Finding, Severity
+from rocwheel.wheel.verify.rules import Finding, refuse
 from rocwheel.wheel.verify.runs import Running
 from rocwheel.wheel.verify.runs import runs as run_all
 
@@ -117,7 +117,7 @@ def _wheels(
         console.info(f"   {entry.filename}")
     console.info(f"   installing with {by}")
     for path, wrong in installs([scratch / entry.filename for entry in entries], by).items():
-        _refuse(path.name, wrong)
+        refuse(path.name, wrong)
     paths = [scratch / entry.filename for entry in entries]
     try:
         ran = run_all(
@@ -127,7 +127,7 @@ def _wheels(
         console.info(f"   not run: {exc}")
         ran = {}
     for path, found in ran.items():
-        _refuse(path.name, found)
+        refuse(path.name, found)
         for item in found:
             console.info(f"   {path.name}: {item.severity.value}: {item.message}")
     if WheelKind.JAXLIB not in spec.kinds:
@@ -170,7 +170,7 @@ def _wheel(
     path = apply(plan, into, runner=runner, console=console).path
     report = inspect(path, hashes=True, code=LIMITS.code)
     findings = verify(report, policy=planned.policy, expected=expected)
-    _refuse(report.path.name, findings)
+    refuse(report.path.name, findings)
     entry = WheelEntry(
         kind=kind.value,
         filename=report.path.name,
@@ -210,16 +210,6 @@ def _llvm(xla: Path) -> str:
     text = file.read_text(encoding="utf-8", errors="replace") if file.is_file() else ""
     commit = re.search(r'^\s*LLVM_COMMIT = "([0-9a-f]{40})"$', text, re.MULTILINE)
     return commit[1] if commit else ""
-
-
-def _refuse(filename: str, findings: tuple[Finding, ...]) -> None:
-    errors = [item for item in findings if item.severity is Severity.ERROR]
-    if errors:
-        raise WheelError(
-            f"{filename}: {len(errors)} rules are broken, the first is {errors[0].rule}",
-            hint=errors[0].remedy,
-            detail="\n".join(f"{item.rule}: {item.message}" for item in errors),
-        )
 
 
 def _upstream_jaxlib(

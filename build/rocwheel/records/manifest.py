@@ -128,6 +128,9 @@ class Manifest(Value, frozen=True, kw_only=True, dict=True, omit_defaults=True):
             what = "`parent`, `compilers`, `extras`"
             raise ValueError(f"{what} and schema {self.schema} do not go together")
 
+        if self.parent and {*self.parent.wheels} != {wheel.filename for wheel in self.built}:
+            raise ValueError("`parent.wheels` names each wheel that was derived, and no other")
+
     @cached_property
     def sha256(self) -> str:
         return super().sha256

@@ -169,7 +169,9 @@ def check_built(place: Place, manifest: Manifest, case: Case) -> None:
         origin = manifests.find(place, manifest.parent.manifest) if manifest.parent else None
         if origin:
             wheelset.check_derived(place, manifest, origin)
-        gather(place, origin or manifest, (), case)
+            check_built(place, origin, case)
+        else:
+            gather(place, manifest, (), case)
 
 
 def unsigned(

@@ -7,6 +7,7 @@ from typing import Any
 
 import amdgpu_family_matrix as matrix
 from amdgpu_family_matrix import Family
+from rocwheel.base import yaml_file
 from rocwheel.base.choices import ALL
 from rocwheel.base.console import Console, Unit
 from rocwheel.base.console import size as readable
@@ -22,6 +23,9 @@ from rocwheel.release.ledger import log
 from rocwheel.release.ledger.state import Action, Holding, IndexState, Standing, Transition
 from rocwheel.release.operations import Operation, Who
 from rocwheel.release.withdraw import withdrawn
+from rocwheel.wheel.verify import LIMITS, Expectation, verify_wheelhouse
+from rocwheel.wheel.verify.rules import refuse
+from rocwheel.wheel.wheel_policy import WheelPolicy
 
 
 class Upload(Plain, frozen=True, kw_only=True):
@@ -166,6 +170,15 @@ def plan(
     stated = proof.keyed(place, manifest.sha256, operation.provenance, "provenance")
     is_there = all(item.is_there for item in uploads) and all(map(place.store.info, stated))
     return replace(operation, is_done=is_done and is_there)
+
+
+def verify(operation: Stage, policy: Path) -> None:
+    """Refuse what `wheel verify --thorough` refuses. Raises WheelError."""
+    rules, folder = yaml_file.read(policy, WheelPolicy), operation.uploads[0].path.parent
+    expected = Expectation(code=LIMITS.code)
+    found = verify_wheelhouse(folder, operation.manifest, policy=rules, expected=expected)
+    for path, findings in found.items():
+        refuse(path.name, findings)
 
 
 def apply(operation: Stage, *, console: Console) -> None:

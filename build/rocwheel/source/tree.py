@@ -79,9 +79,10 @@ class SourceTree(Plain, frozen=True, kw_only=True):
     def dirty(self) -> tuple[str, ...]:
         """Which sources are in no commit: changed ones, or a folder that is no checkout.
 
-        A JAX of no release, as the miniature, takes no release's name and may be any folder.
+        A tree of no release that names no XLA, as the miniature, is no JAX and may be any folder.
         """
-        unknown = bool(self.release and self.jax.digest and not self.jax.commit)
+        is_jax = self.release or self.xla.commit
+        unknown = bool(is_jax and self.jax.digest and not self.jax.commit)
         changed = (("JAX", self.jax.dirty or unknown), ("XLA", self.xla.digest))
         return tuple(name for name, is_changed in changed if is_changed)
 

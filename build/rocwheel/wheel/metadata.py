@@ -223,12 +223,8 @@ def sound_mode(mode: int) -> int:
 
 
 def read_record(archive: ZipArchive, folder: str) -> tuple[bytes, tuple[RecordRow, ...]]:
-    data = archive.read(f"{folder}/RECORD")
-    return data, rows_of(data, name=f"{archive.path}: RECORD", files=len(archive.members))
-
-
-def rows_of(data: bytes, *, name: str, files: int) -> tuple[RecordRow, ...]:
-    """Parse the RECORD of so many files: UTF-8 CSV, three columns, one line a row."""
+    """Read and parse RECORD: UTF-8 CSV, three columns, one line a row."""
+    data, name = archive.read(f"{folder}/RECORD"), f"{archive.path}: RECORD"
     rows = list[RecordRow]()
     reader = csv.reader(io.TextIOWrapper(io.BytesIO(data), "utf-8", newline=""), strict=True)
     try:
@@ -237,12 +233,12 @@ def rows_of(data: bytes, *, name: str, files: int) -> tuple[RecordRow, ...]:
                 raise WheelError(f"{name}: line {number} has {len(row)} columns, not 3", hint=AGAIN)
             if reader.line_num != number or not "".join(row).isprintable():
                 raise WheelError(f"{name}: line {number} has a control character", hint=AGAIN)
-            if number > 2 * files + 9:
+            if number > 2 * len(archive.members) + 9:
                 raise WheelError(f"{name}: more rows than the wheel has files", hint=AGAIN)
             rows.append(RecordRow(*row))
     except (UnicodeDecodeError, csv.Error) as exc:
         raise WheelError(f"{name}: {exc}", hint=AGAIN) from exc
-    return tuple(rows)
+    return data, tuple(rows)
 
 
 def row_problems(names: Iterable[str], rows: Iterable[RecordRow], folder: str) -> Iterator[str]:

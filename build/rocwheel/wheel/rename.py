@@ -10,6 +10,7 @@ import re
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any, Final, NamedTuple
 
 from packaging.version import Version
@@ -66,14 +67,17 @@ class Rename(NamedTuple):
 
 
 class NewVersion(NamedTuple):
-    """The version that wheels get; exactly one of the three is given."""
+    """The version that wheels get; exactly one of these is given."""
 
     version: str = ""
     post: int | None = None
     local: str = ""
+    each: Mapping[Version, Version] = MappingProxyType({})  # old -> new, as a manifest has them
 
     def of(self, old: Version) -> Version:
         """Return the new version of a wheel that has version `old`. Raises ConfigError."""
+        if self.each:
+            return self.each.get(old, old)
         if self.post is not None and (old.is_devrelease or old.is_prerelease):
             raise ConfigError(
                 f"{old}: a pre-release has no post-releases", hint="give --version instead"

@@ -118,11 +118,16 @@ def result_document(plan: RepairPlan, result: RepairResult) -> dict[str, Any]:
 
 
 def verdict_document(
-    verdicts: Mapping[str, tuple[Finding, ...]], installers: Installers | None = None
+    verdicts: Mapping[str, tuple[Finding, ...]],
+    installers: Installers | None = None,
+    unseen: Sequence[str] = (),
 ) -> dict[str, Any]:
     """Return what was found, wheel by wheel, and whether all of them may ship."""
+    every = itertools.chain.from_iterable(verdicts.values())
+    unseen = (*unseen, *(item.message for item in every if item.severity is Severity.UNSEEN))
     return {
         "ships": ships(verdicts),
+        "not_looked_at": [*dict.fromkeys(unseen)],
         "installed_with": installers.versions if installers else {},
         "wheels": {
             name: [item._asdict() | {"severity": item.severity.value} for item in findings]

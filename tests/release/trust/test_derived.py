@@ -57,6 +57,7 @@ def test_a_set_derived_twice_rests_on_what_was_built(shop) -> None:
     manifest = Manifest.load(folder)
     shop.stage(folder)
     shop.add(manifest, suite="smoke")
+    proof.check_built(shop.staging, manifest, shop.channel.case(shop.staging.family, NOW))
     assert cells(shop, manifest)["unit"][:2] == (State.PASS, candidate.sha256)
     shop.promote(manifest)
     shop.manifest = manifest
@@ -94,15 +95,28 @@ def test_a_parent_that_does_not_count_stands_for_nothing(change, why: str, shop)
         shop.promote(manifest)
 
 
-def test_other_content_under_a_derived_manifest_rests_on_nothing(shop, tmp_path) -> None:
-    """Anyone who may stage can write any manifest: RECORD of both wheels is compared."""
+@pytest.mark.parametrize(
+    ("member", "content"),
+    [
+        ("/__init__.py", b"print('other')\n"),
+        ("/version.py", b"_release_version = '0.9.1'\n1/0\n"),
+        (
+            "/METADATA",
+            b"Metadata-Version: 2.4\nName: jax-rocm7-pjrt\nVersion: 0.9.1\nRequires-Dist: evil\n",
+        ),
+    ],
+)
+def test_other_content_under_a_derived_manifest_rests_on_nothing(
+    member: str, content: bytes, shop, tmp_path
+) -> None:
+    """Anyone who may stage can write any manifest, and any text that a new version rewrites."""
     shop.ready("rc1")
     folder = derived(shop)
     own = Manifest.load(folder)
     path = next(folder.glob("*pjrt*.whl"))
     with ZipArchive(path) as archive:
         draft = Draft(archive)
-        draft.put("/__init__.py", b"print('other')\n")
+        draft.put(member, content)
         made = draft.write(tmp_path)
     other = {"sha256": files.sha256(made), "size": made.stat().st_size}
     lie = replace(
@@ -112,5 +126,5 @@ def test_other_content_under_a_derived_manifest_rests_on_nothing(shop, tmp_path)
     (folder / MANIFEST).write_bytes(lie.to_bytes())
     shop.stage(folder)
     shop.add(lie, suite="smoke")
-    with pytest.raises(TrustError, match=r"is not the content of jax_rocm7_pjrt-0\.9\.1rc1"):
+    with pytest.raises(TrustError, match=r"pjrt-0\.9\.1-.* is not what .* gives when"):
         shop.promote(lie)

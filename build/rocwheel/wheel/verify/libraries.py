@@ -162,7 +162,7 @@ class Libraries(Plain, frozen=True, kw_only=True):
         if rocm is None:
             return
         for item in self.report.elf:
-            libraries = [name for name in item.needed if name in rocm]
+            libraries = [x for x in item.needed if x in rocm or x in self.policy.rocm_sonames]
             lost = []
             for name, version in item.imports.items():
                 library, _, number = version.partition(":")
@@ -170,7 +170,7 @@ class Libraries(Plain, frozen=True, kw_only=True):
                     lost.append(f"{name}@{number} of {library}")
                 elif not version and self.policy.is_of_rocm(name) and libraries:
                     homes = self.policy.homes(name, libraries)
-                    if not any(name in rocm[each] for each in homes):
+                    if all(each in rocm and name not in rocm[each] for each in homes):
                         lost.append(f"{name} of {' or '.join(homes) or 'a library it NEEDs'}")
             if lost:
                 more = f" and {count(len(lost) - 1, 'other name')}" if len(lost) > 1 else ""
@@ -206,13 +206,15 @@ class Libraries(Plain, frozen=True, kw_only=True):
                 yield finding("gfx.none", f"{item.path}: registers GPU code and has none")
             for bundle in item.bundles:
                 if bundle.targets != wanted:
-                    what = _difference(sorted(bundle.targets), sorted(wanted))
-                    what = what if bundle.objects else "is cut off or does not unpack"
-                    if missing := families.lacking(each, bundle.targets):
-                        what = f"lacks {missing}; {what}"
+                    missing = families.lacking(each, bundle.targets)
+                    named = {*bundle.targets, *missing.partition(" of ")[0].split(", ")} - {""}
+                    words = [f"lacks {missing}"] if missing else []
+                    if named != wanted or not bundle.objects:
+                        what = _difference(sorted(named), sorted(wanted))
+                        words += [what if bundle.objects else "is cut off or does not unpack"]
                     # a set of families is for these at least: what is beyond is only listed
                     has_all = bool(each) and bundle.targets >= wanted - self.expected.spared
-                    text = f"{item.path}: bundle at {bundle.offset:#x} {what}"
+                    text = f"{item.path}: bundle at {bundle.offset:#x} {'; '.join(words)}"
                     yield finding("gfx.targets", text, warn=has_all)
                     break
 

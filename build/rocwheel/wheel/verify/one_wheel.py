@@ -202,6 +202,8 @@ class Judge(Libraries, frozen=True, kw_only=True):
                 problem = f"; the set has {project} {siblings[project]}"
         elif self.expected.siblings is not None and not self.expected.partial:
             problem = ", which is not in the set"
+        elif other := next((x for x in siblings if (kind_of(x) or ("",))[0] is kinds[1]), ""):
+            problem = f"; the set has {other}"
         elif not (accepts(version) or accepts(base)):
             problem = f", and this wheel is {version}"
         exact = any(

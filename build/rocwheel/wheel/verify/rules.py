@@ -1,9 +1,11 @@
 """Every rule a wheel can break, as data: its id, its severity, the remedy."""
 
 import enum
+from collections.abc import Iterable
 from typing import Final, NamedTuple
 
 from rocwheel.base.console import brief
+from rocwheel.base.errors import WheelError
 
 
 class Severity(enum.Enum):
@@ -105,3 +107,14 @@ _SEVERITIES: Final = {
 def finding(rule: str, message: str, *, warn: bool = False) -> Finding:
     severity = Severity.WARNING if warn else _SEVERITIES.get(rule, Severity.ERROR)
     return Finding(rule, severity, brief(message), RULES[rule])
+
+
+def refuse(filename: str, findings: Iterable[Finding]) -> None:
+    """Raise WheelError where one is an error."""
+    errors = [item for item in findings if item.severity is Severity.ERROR]
+    if errors:
+        raise WheelError(
+            f"{filename}: {len(errors)} rules are broken, the first is {errors[0].rule}",
+            hint=errors[0].remedy,
+            detail="\n".join(f"{item.rule}: {item.message}" for item in errors),
+        )

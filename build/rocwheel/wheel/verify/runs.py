@@ -128,6 +128,10 @@ class _Run:
                 self.lacks = self._bring_jax(self.reports[path], python)
                 if self.lacks:
                     yield path, finding("runs.unseen", self.lacks)
+            release = self.reports[path].filename.version
+            if kind is WheelKind.PJRT and not self.by.policy.required(kind, release).registers:
+                what = f"initialize() was not run: the policy has no plugin options of {release}"
+                yield path, finding("runs.unseen", what)
             steps += _steps(path, self.reports[path], self.by.policy)
             if kind is WheelKind.JAXLIB and not self.lacks:
                 steps.append(Trial(path, "jaxlib", ("computed",)))
