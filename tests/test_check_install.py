@@ -253,6 +253,13 @@ def test_a_wrong_kernel_and_a_jax_that_fails_are_bad(lines, answer, what):
     assert bad(lines(answer=answer)) == {what}
 
 
+def test_jax_is_not_started_where_it_is_not_installed(lines):
+    found = lines({}, plugin=False)
+    assert bad(found) == {"packages"}
+    assert found["backend"].state == "not looked at"
+    assert found["conclusion"].found.startswith("packages: jax, jaxlib")
+
+
 def test_what_was_not_looked_at_is_said_with_the_flag(lines):
     found = lines(
         {k: v for k, v in SET.items() if not k.endswith("-pjrt")}, plugin=False, start=False

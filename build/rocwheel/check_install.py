@@ -65,7 +65,9 @@ def look(root: Path, *, run: bool) -> Iterator[Line]:
     lines += _code(root)
     if not run:
         lines.append(Line("not looked at", "backend", "--no-run was given", "drop it to start JAX"))
-    elif any(line.state == "bad" and line.what in ("ROCm", "jaxlib", "jax") for line in lines):
+    elif any(
+        line.state == "bad" and line.what in ("ROCm", "jaxlib", "jax", "packages") for line in lines
+    ):
         why = "JAX cannot start before the lines above are ok"
         lines.append(Line("not looked at", "backend", why))
     else:

@@ -30,13 +30,24 @@ static const struct { unsigned magic, version; const void *code; void *unused; }
     wrapper __attribute__((section(".hipFatBinSegment"))) = {0x48495046, 1, code, 0};
 static __attribute__((constructor)) void give(void) { __hipRegisterFatBinary(&wrapper); }
 #endif
+static const char *taken[] = {TAKEN};
 void *PyInit_NAME(void) {
   PyErr_Clear();
   void *memory, *module = PyModule_Create2(&definition, 1013);
   PyModule_AddIntConstant(module, "memory", hipMalloc(&memory, 8));
+  for (int n = 0; n < sizeof taken / sizeof *taken; n++)
+    PyModule_AddIntConstant(module, taken[n], 0);
   return module;
 }
 """
+TAKEN = (
+    "TritonAutotunedKernelCall TritonKernel TritonKernelCall build_rnn_descriptor "
+    "compile_triton_to_asm compute_rnn_workspace_reserve_space_sizes create_array_parameter "
+    "create_scalar_parameter ffi_handlers ffi_types get_arch_details get_compute_capability "
+    "get_custom_call get_device_ordinal get_serialized_metadata has_magma initialize "
+    "register_custom_call_target register_custom_type registrations"
+)  # of all modules, which have them all
+MODULE = MODULE.replace("TAKEN", ", ".join(f'"{name}"' for name in TAKEN.split()))
 LIBRARY = (
     MODULE.partition("extern void *PyModule")[0].replace("Definition", "Unused")
     + r"""
@@ -55,6 +66,7 @@ import importlib
 import pathlib
 
 from jax._src import hardware_utils
+from jax._src.lib import triton
 from jax._src.lib import xla_client
 import jax._src.xla_bridge as xb
 
@@ -77,8 +89,12 @@ def initialize():
   options['platform_name'] = 'ROCM'
   api = xb.register_plugin('rocm', priority=500, library_path=str(path), options=options)
   if extension:
+    xla_client.register_custom_type_handler('ROCM', extension.memory)
+    xla_client.register_custom_call_handler('ROCM', extension.memory)
+    xla_client.register_custom_type('add', {}, platform='ROCM')
     xla_client.register_custom_call_target('add', extension.memory, platform='ROCM', api_version=1)
-  for name in getattr(extension, 'ffi_types', dict)():
+    triton.register_compilation_handler('ROCM', extension.memory)
+  for name in getattr(extension, 'more_types', dict)():
     xla_client.register_custom_type(name)
 """
 

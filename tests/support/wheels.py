@@ -7,6 +7,7 @@ import csv
 import hashlib
 import io
 import os
+import re
 import struct
 import zipfile
 import zlib
@@ -382,6 +383,9 @@ class Wheel:
             "Metadata-Version: 2.4", f"Name: {self.project}", f"Version: {self.version}",
             f"Summary: {self.summary}", f"Requires-Python: {self.requires_python}",
             *(f"Requires-Dist: {text}" for text in self.requires),
+            *(f"Provides-Extra: {name}" for name in {
+                name for text in self.requires for name in re.findall(r"extra == .([\w-]+)", text)
+            }),
         ]  # fmt: skip
         wheel = ["Wheel-Version: 1.0", "Generator: test 1", "Root-Is-Purelib: false"]
         wheel += [f"Tag: {tag}" for tag in tags]

@@ -4,14 +4,17 @@ from __future__ import annotations
 
 import os
 from pathlib import Path
+from typing import ClassVar
 
 import pytest
 from support import runnable
 from support.mutants import BROKEN, SOUND, mutants
 from support.wheels import POLICY, File, Wheel
 
+from rocwheel.base.console import Progress
 from rocwheel.base.errors import HostError
 from rocwheel.base.process import HostRunner, base_env
+from rocwheel.base.values import replace
 from rocwheel.cli import main
 from rocwheel.wheel.verify import verify
 from rocwheel.wheel.verify.rules import Severity
@@ -31,7 +34,8 @@ MADE = {"pjrt": runnable.pjrt, "plugin": runnable.plugin, "jaxlib": runnable.jax
 
 def by(**changes) -> Running:
     runner = HostRunner(base_env(os.environ))
-    return Running(runner, POLICY, online=False, step_seconds=2)._replace(**changes)
+    policy = replace(POLICY, runs=replace(POLICY.runs, step=2, memory=512 << 20))
+    return Running(runner, policy, online=False)._replace(**changes)
 
 
 def ran(folder: Path, *made: Wheel, **changes) -> list[tuple[str, str]]:
@@ -87,6 +91,13 @@ FORMS = {
     "import nowhere": "No module named 'nowhere'",
     "1 / 0": "ZeroDivisionError",
     "import imp": "No module named 'imp'",  # removed in CPython 3.12
+    "import time\ntime.sleep(10**6)": "takes more than 4 s",
+    "import ctypes, threading as t\ntake = t.Lock()\ntake.acquire()\ntake.acquire()": "takes more than 4 s",
+    "import os\nwhile True:\n    os.fork()": "more than 64 processes",
+    "x = b'1' * (1 << 30)": "more than 512 MiB of memory",
+    "import threading\nthreading.Thread(target=threading.Event().wait).start()": "a thread that has no end",
+    "import atexit, threading\natexit.register(threading.Event().wait)": "takes more than 4 s",
+    "__version__ = '0.9.1\\u200b'": "the wheel is of 0.9.1",
     "while True: pass": "takes more than 2 s of CPU time",
     "def f(:": "SyntaxError",
     "from sys import exit as leave\nleave(0)": "SystemExit",
@@ -97,6 +108,32 @@ FORMS = {
     "if True:\n    raise ImportError('moved')": "ImportError: moved",
     "__version__ = None": "says __version__ None, the wheel is of 0.9.1",
 }
+
+
+def test_a_compiled_module_without_a_name_that_jax_takes_is_found(tmp_path: Path) -> None:
+    made = runnable.plugin()
+    name = "jax_rocm7_plugin/_rnn.so"
+    content = made.files[name].content.replace(b"registrations\0", b"registration_\0")
+    (item,) = ran(tmp_path, with_file(made, name, content))
+    assert item == (
+        "runs.names", f"{name}: has no registrations, which JAX takes (CPython 3.12)"
+    )  # fmt: skip
+
+
+def test_it_says_what_is_being_run_and_stops_where_its_time_is_used(tmp_path: Path) -> None:
+    class Shown(Progress):
+        texts: ClassVar[list[str]] = []
+
+        def update(self, done: int, *, total: int | None = None, text: str = "") -> None:
+            self.texts.append(f"{done} of {total}: {text}")
+
+    policy = replace(POLICY, runs=replace(POLICY.runs, step=9, wall=3))
+    made = module("\nimport time\ntime.sleep(99)\n")
+    wrong, unseen = ran(tmp_path, made, policy=policy, progress=Shown())
+    assert f": {made.name}: {VERSION}" in Shown.texts[-1]
+    assert wrong[1].startswith(f"{VERSION}: ends the process (status 1: no end after ")
+    assert unseen[0] == "runs.unseen"
+    assert "were not run" in unseen[1]
 
 
 def test_a_module_that_jax_takes_nothing_from_is_imported_too(tmp_path: Path) -> None:
@@ -121,7 +158,10 @@ STARTS = {
     "names another library": ((b"'xla_rocm_plugin.so'", b"'pjrt.so'"), "/pjrt.so', the wheel has"),
     "names no platform": ((b"'ROCM'\n", b"'GPU'\n"), "without platform_name=ROCM"),
     "registers twice": ((b"  if extension:", b"  xb.register_plugin('rocm')\n  if extension:"), "registers 2 plugins"),
-    "leaves out the kernels": ((b"  if extension:", b"  if not extension:"), "never calls register_custom_call_target"),
+    "has no priority": ((b"priority=500", b"priority=-5"), "registers priority -5, JAX 500"),
+    "is for another platform": ((b"memory, platform='ROCM'", b"memory, platform='CUDA'"), "register_custom_call_target for 'CUDA', not ROCM"),
+    "has no compiler of triton": ((b"    triton.register", b"    xb.forget"), "never calls register_compilation_handler"),
+    "leaves out the kernels": ((b"  if extension:", b"  if not extension:"), "never calls register_custom_type_handler"),
     "raises": ((b"  path =", b"  raise ValueError('x')\n  path ="), "ValueError: x"),
     "wants an argument": ((b"def initialize()", b"def initialize(x)"), "missing a required argument"),
     "is to be awaited": (b"\nasync def initialize():\n  pass\n", "is not callable"),

@@ -143,6 +143,24 @@ BROKEN = {
         PLUGIN.but(metadata=METADATA.replace(b"Metadata-Version: 2.4\n", b"")),
         None, "metadata.field", "Metadata-Version stands 0 times",
     ),
+    **{
+        f"METADATA with {text!r}": (
+            PLUGIN.but(metadata=METADATA.replace(b"\nName:", b"\n" + text + b"\nName:")),
+            None, "metadata.field", message,
+        )
+        for text, message in {
+            b"Author: \0": "a character that is not for texts",
+            b"Dynamic: version": "not allowed as a dynamic field",
+            b"Requires-Dist: rocm; extra == 'all'": "no Provides-Extra for all",
+            b"License: MIT\nLicense-Expression: MIT": "License beside License-Expression",
+        }.items()
+    },
+    "METADATA older than its fields": (
+        PLUGIN.but(metadata=METADATA.replace(
+            b"Metadata-Version: 2.4\n", b"Metadata-Version: 2.1\nLicense-Expression: MIT\n"
+        )),
+        None, "metadata.field", "introduced in metadata version 2.4",
+    ),
     "METADATA of the future": (
         PLUGIN.but(metadata=METADATA.replace(b"Metadata-Version: 2.4", b"Metadata-Version: 3.0")),
         None, "metadata.field", "3.0",

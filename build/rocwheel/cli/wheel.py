@@ -158,8 +158,9 @@ def verify(
     expected = judging.Expectation(**wanted)
     tried = judging.Installers(app.runner) if installs else None
     rules = _policy(app, policy)
-    run = judging.Running(app.runner, rules) if runs else None
-    verdicts = judging.verify_given(wheels, rules, expected, installers=tried, runs=run)
+    with app.console.progress("running") as bar:
+        run = judging.Running(app.runner, rules, progress=bar) if runs else None
+        verdicts = judging.verify_given(wheels, rules, expected, installers=tried, runs=run)
     unseen = () if run else ("whether modules import and the plugin starts (--runs)",)
     for what in unseen:
         app.console.info(f"not looked at: {what}")

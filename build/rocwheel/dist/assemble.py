@@ -120,9 +120,9 @@ def _wheels(
         refuse(path.name, wrong)
     paths = [scratch / entry.filename for entry in entries]
     try:
-        ran = run_all(
-            paths, Running(by.runner, inputs.planned.policy, folder=scratch, online=False)
-        )
+        with console.progress("running") as bar:
+            how = Running(by.runner, inputs.planned.policy, scratch, online=False, progress=bar)
+            ran = run_all(paths, how)
     except HostError as exc:
         console.info(f"   not run: {exc}")
         ran = {}

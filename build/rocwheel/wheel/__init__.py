@@ -32,9 +32,7 @@ class Limits(NamedTuple):
     bundle_fronts: int = 10_000  # places that look like a bundle of GPU code
     code_objects: int = 200_000  # in bundles
     code: int = 64 << 30  # bytes of unpacked GPU code, with --thorough; pjrt 0.11.2 has 3.8 GB
-    # Code of the wheel that is run (--runs).
-    run_memory: int = 32 << 30  # bytes of address space
-    step_seconds: int = 30  # of CPU time for one module, or for one call
+    run_memory: int = 32 << 30  # bytes of address space of a process of --runs
 
 
 LIMITS: Final = Limits()

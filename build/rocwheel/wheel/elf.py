@@ -293,7 +293,7 @@ class _Scan:
         except _LaterError:
             return None
         except (struct.error, IndexError, UnicodeDecodeError) as exc:
-            raise ElfError(f"a broken table: {exc}") from exc
+            raise ElfError("a table that is cut off or leads outside the file") from exc
 
     def _decoded(self) -> ElfFacts:
         front = self._get(0, min(HEADER.size, self.size))

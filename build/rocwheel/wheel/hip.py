@@ -292,8 +292,8 @@ def check_code(data: bytes, target: str, features: str) -> str:
     """Check a code object that is filed under a target; return its compiler, "" for none."""
     try:
         return _checked(data, target, features)
-    except (struct.error, LookupError, TypeError, ValueError) as exc:
-        raise CodeError(f"has a broken table ({exc})") from None
+    except (struct.error, LookupError, TypeError, ValueError):
+        raise CodeError("has a table that is cut off or leads outside it") from None
 
 
 def _checked(data: bytes, target: str, features: str) -> str:

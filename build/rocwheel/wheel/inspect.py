@@ -57,6 +57,7 @@ class WheelReport(NamedTuple):
     sboms: Mapping[str, tuple[Component, ...]]  # below dist-info: `sboms/…` -> what it lists
     rows: tuple[str, ...]  # files that RECORD lists wrongly or not at all; () if not compared
     digests: tuple[str, ...]  # files whose content is not what RECORD says
+    flaws: tuple[str, ...]  # of METADATA in one of JAX's wheels; () if not compared
 
     @property
     def project(self) -> str:
@@ -159,6 +160,7 @@ def inspect(path: Path, *, hashes: bool = False, code: int = 0) -> WheelReport:
         sboms=sboms,
         rows=tuple(metadata.row_problems(archive.by_name, rows, folder)) if hashes else (),
         digests=tuple(reader.problems),
+        flaws=tuple(metadata.flaws(texts["METADATA"].to_bytes())) if hashes and known else (),
     )
 
 

@@ -36,6 +36,8 @@ _FILENAME: Final = re.compile(
     re.ASCII,
 )
 _RELEASE: Final = rb"(?m)^(_release_version\b[^=\n]*=[ \t]*)(?:None\b|(['\"])([^'\"\n]*)\2)"
+_CONTROL: Final = re.compile(rb"[\x00-\x08\x0e-\x1f\x7f]")
+_EXTRA: Final = re.compile(r"\bextra\s*==\s*['\"]([^'\"]*)")
 _FIELD: Final = re.compile(r"([A-Za-z][A-Za-z0-9-]*):[ \t]*(.*)\Z", re.DOTALL)
 
 
@@ -313,6 +315,30 @@ def _lines(text: str) -> list[str]:
 
 def version(text: str) -> Version | None:
     return _parsed(Version, text)
+
+
+def flaws(data: bytes) -> list[str]:
+    """Say what core metadata breaks that is well formed: by packaging, and what it lacks."""
+    from packaging.metadata import Metadata, parse_email
+
+    raw, _ = parse_email(data)
+    requires = raw.get("requires_dist", [])
+    found = ["a character that is not for texts"] if _CONTROL.search(data) else []
+    if raw.get("license") and raw.get("license_expression"):
+        found.append("License beside License-Expression")
+    if specifiers(raw.get("requires_python", "")) is None or None in map(requirement, requires):
+        return found  # whose time to parse nothing limits
+    extras = {normal_name(each) for each in raw.get("provides_extra", [])}
+    markers = " ".join(text.partition(";")[2] for text in requires)
+    asked = {normal_name(name) for name in _EXTRA.findall(markers)}
+    found += [f"no Provides-Extra for {name}" for name in sorted(asked - extras)]
+    try:
+        Metadata.from_email(data)
+    except Exception as exc:  # noqa: BLE001  # a group, of more than packaging documents
+        texts = map(str, getattr(exc, "exceptions", (exc,)))
+        # setuptools writes it since 56, whatever the version
+        found += [each for each in texts if not each.startswith("license-file introduced")]
+    return found
 
 
 def specifiers(text: str) -> SpecifierSet | None:

@@ -60,11 +60,22 @@ class AllowedRequirement(Value, frozen=True, kw_only=True):
         return f"and must admit {self.admits} and refuse {self.refuses}"
 
 
+class RunLimits(Value, frozen=True, kw_only=True):
+    """What running wheels with one CPython may take: `cpu` and `wall` for each wheel of a set."""
+
+    step: int  # seconds of CPU time for one module or call, and a half of their wall time
+    cpu: int  # seconds
+    wall: int  # seconds
+    memory: int  # bytes in use
+    processes: int
+
+
 class Registers(Value, frozen=True, kw_only=True):
     """What `initialize()` of a pjrt must register with JAX, and what else it must call."""
 
     platform: str
-    options: Mapping[str, str]
+    priority: int
+    options: Mapping[str, str]  # each call below must name the same platform
     calls: tuple[str, ...]  # where the plugin's own package is installed, too
 
 
@@ -73,6 +84,7 @@ class RequiredMembers(Value, frozen=True, kw_only=True):
     members: tuple[str, ...]  # `{rocm}` is the ROCm number
     pythons: tuple[str, ...] = ()  # minor versions of CPython 3 that must be admitted
     registers: Registers | None = None  # with JAX, when the plugin starts
+    names: Mapping[str, tuple[str, ...]] = {}  # module -> what JAX takes from it
 
 
 class KindPolicy(Value, frozen=True, kw_only=True):
@@ -133,6 +145,7 @@ class WheelPolicy(Value, frozen=True, kw_only=True):
     rocm_names: tuple[str, ...]  # patterns of the names that ROCm's libraries define
     defined_by: Mapping[str, tuple[str, ...]]  # library -> patterns of names that it alone has
     runpath: Runpath
+    runs: RunLimits
     kinds: Mapping[WheelKind, KindPolicy]
 
     def __post_init__(self) -> None:
@@ -173,8 +186,15 @@ class WheelPolicy(Value, frozen=True, kw_only=True):
         members = dict.fromkeys(name for each in uses for name in each.members)
         pythons = next((each.pythons for each in uses), ())
         registers = next((each.registers for each in uses if each.registers), None)
+        names: dict[str, tuple[str, ...]] = {}
+        for each in (self.kinds[kind].names, *(use.names for use in uses)):
+            names |= {module: (*names.get(module, ()), *each[module]) for module in each}
         return RequiredMembers(
-            jax=SpecifierSet(), members=tuple(members), pythons=pythons, registers=registers
+            jax=SpecifierSet(),
+            members=tuple(members),
+            pythons=pythons,
+            registers=registers,
+            names=names,
         )
 
     def is_of_rocm(self, name: str) -> bool:

@@ -76,6 +76,13 @@ class Judge(Libraries, frozen=True, kw_only=True):
                 yield finding(rule, f"{what} is {value}, expected {meant}")
 
     def _metadata(self) -> Iterator[Finding]:
+        found = [*self._fields()]
+        yield from found
+        if not (found or [*self._names()]):  # which say it better
+            for text in self.report.flaws:
+                yield finding("metadata.field", f"METADATA: {text}")
+
+    def _fields(self) -> Iterator[Finding]:
         core, wheel = self.report.metadata, self.report.wheel
         any_text: frozenset[str] = frozenset()
         for name, fields, key, valid in (

@@ -6,7 +6,9 @@ Standard library only. PLAN is JSON that `runs` writes. Each step prints that it
 wrong, so that the caller knows which one ended the process.
 """
 
+import atexit
 import ctypes
+import faulthandler
 import importlib
 import importlib.abc
 import importlib.machinery
@@ -17,11 +19,14 @@ import os
 import re
 import signal
 import sys
+import threading
 import types
 from pathlib import Path
-from typing import Any, ClassVar
+from typing import Any, ClassVar, TextIO
 
 RTLD_NOW = 2
+WALL = 2  # seconds that a step may take for each second of CPU time
+VERSION = r"([0-9]+(?:\.[0-9]+)*)(?:(?:a|b|rc|\.post|\.dev)[0-9]+)*(?:\+[0-9A-Za-z.]+)?"
 
 
 class WrongError(Exception):
@@ -108,8 +113,8 @@ def versioned(plan: dict[str, Any], module: str, release: str, needs: str) -> No
         said = getattr(found, name, None)
         if said is None and name != needs:
             continue
-        numbers = re.match(r"[0-9]+(\.[0-9]+)*", said) if isinstance(said, str) else None
-        if not numbers or numbers[0] != release:
+        numbers = re.fullmatch(VERSION, said) if isinstance(said, str) else None
+        if not numbers or numbers[1] != release:
             raise WrongError(f"says {name} {said!r}, the wheel is of {release}")
 
 
@@ -137,6 +142,11 @@ def started(plan: dict[str, Any], module: str, member: str, wanted: dict[str, An
         return
     Recorder.calls.clear()
     initialize()
+    compare(wanted, Path(plan["site"], member), is_whole=plan["plugin"])
+
+
+def compare(wanted: dict[str, Any], library: Path, *, is_whole: bool) -> None:
+    """Compare what a plugin registered with what JAX's own registers."""
     registered = [each for each in Recorder.calls if each[0] == "register_plugin"]
     if len(registered) != 1:
         raise WrongError(f"initialize() registers {len(registered)} plugins with JAX, not one")
@@ -144,15 +154,24 @@ def started(plan: dict[str, Any], module: str, member: str, wanted: dict[str, An
     platform = kwargs.get("plugin_name", args[0] if args else None)
     if platform != wanted["platform"]:
         raise WrongError(f"initialize() registers {platform!r}, JAX needs {wanted['platform']!r}")
+    priority = kwargs.get("priority")
+    if priority != wanted["priority"]:
+        raise WrongError(f"initialize() registers priority {priority}, JAX {wanted['priority']}")
     path = kwargs.get("library_path", "")
-    if not isinstance(path, str) or Path(path) != Path(plan["site"], member):
-        raise WrongError(f"initialize() registers the library {path!r}, the wheel has {member}")
+    if not isinstance(path, str) or Path(path) != library:
+        what = f"initialize() registers the library {path!r}, the wheel has {library.name}"
+        raise WrongError(what)
     options = kwargs.get("options")
     for name, value in wanted["options"].items():
         if not isinstance(options, dict) or options.get(name) != value:
             raise WrongError(f"initialize() registers options {options!r} without {name}={value}")
+    platforms = [*wanted["options"].values()]
+    for name, args, kwargs in Recorder.calls:
+        where = kwargs.get("platform", args[0] if args else None)
+        if name.startswith("register_c") and where not in platforms:
+            raise WrongError(f"initialize() calls {name} for {where!r}, not {platforms[0]}")
     done = {name for name, _, _ in Recorder.calls}
-    if plan["plugin"] and (missing := [each for each in wanted["calls"] if each not in done]):
+    if is_whole and (missing := [each for each in wanted["calls"] if each not in done]):
         raise WrongError(f"initialize() never calls {', '.join(missing)}")
 
 
@@ -185,6 +204,8 @@ def main() -> None:
     signal.signal(signal.SIGPROF, out_of_time)
     again = False
     later: list[int] = []  # modules that may want another one before them
+    started_by: dict[threading.Thread, int] = dict.fromkeys(threading.enumerate(), -1)
+    at_exit, ends_last = atexit._ncallbacks(), -1  # noqa: SLF001  # who registered the last one
     order = [*range(int(sys.argv[2]), len(plan["steps"]))]
     while order or later:
         if not order or (later and plan["steps"][order[0]][0] != "imported"):
@@ -194,6 +215,7 @@ def main() -> None:
         answers.write(json.dumps({"step": number}) + "\n")
         answers.flush()
         signal.setitimer(signal.ITIMER_PROF, plan["seconds"])
+        faulthandler.dump_traceback_later(plan["seconds"] * WALL, exit=True, file=answers)
         try:
             STEPS[step](plan, *given)
         except BaseException as exc:  # noqa: BLE001  # a module may raise anything
@@ -206,9 +228,33 @@ def main() -> None:
             else:
                 answers.write(json.dumps(document) + "\n")
         signal.setitimer(signal.ITIMER_PROF, 0)
+        for thread in threading.enumerate():
+            started_by.setdefault(thread, number)
+        if atexit._ncallbacks() != at_exit:  # noqa: SLF001
+            at_exit, ends_last = atexit._ncallbacks(), number  # noqa: SLF001
+        faulthandler.cancel_dump_traceback_later()
+    end(plan, answers, started_by, ends_last)
+
+
+def end(
+    plan: dict[str, Any], answers: TextIO, threads: dict[threading.Thread, int], last: int
+) -> None:
+    """End as Python does: wait for threads, then do what step `last` and others registered."""
+    for thread, number in threads.items():
+        if thread.daemon or number < 0:
+            continue
+        thread.join(plan["seconds"])
+        if thread.is_alive():
+            what = f"starts a thread that has no end after {plan['seconds']} s: Python waits for it"
+            answers.write(json.dumps({"step": number, "wrong": what}) + "\n")
+    if last >= 0:
+        answers.write(json.dumps({"step": last, "is_end": True}) + "\n")
+        answers.flush()
+        faulthandler.dump_traceback_later(plan["seconds"] * WALL, exit=True, file=answers)
+        atexit._run_exitfuncs()  # noqa: SLF001
     answers.write(json.dumps({"step": -1}) + "\n")
     answers.flush()
-    os._exit(0)  # not what a module registered to run at the end
+    os._exit(0)  # not what libraries do at the end, where ROCm's are stubs
 
 
 if __name__ == "__main__":

@@ -14,6 +14,7 @@ import json
 import re
 import shutil
 import tempfile
+import time
 from collections import defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
@@ -23,10 +24,11 @@ from typing import Any, Final, NamedTuple
 import uv
 from msgspec.structs import asdict
 
+from rocwheel.base.console import Progress
 from rocwheel.base.errors import CommandError, HostError
 from rocwheel.base.process import Command, Runner
+from rocwheel.base.values import replace
 from rocwheel.base.versions import WheelKind, kind_of
-from rocwheel.wheel import LIMITS
 from rocwheel.wheel.elf import MODULE_ENTRY, PJRT_ENTRY
 from rocwheel.wheel.inspect import LIBRARIES, WheelReport, inspect
 from rocwheel.wheel.verify import probe, sandbox
@@ -34,13 +36,12 @@ from rocwheel.wheel.verify.installs import abi_of, install, minor_of
 from rocwheel.wheel.verify.rules import Finding, finding
 from rocwheel.wheel.wheel_policy import WheelPolicy
 
-SECONDS: Final = 900  # of CPU time for one CPython
-RESTARTS: Final = 20  # after steps that ended the process
 NOTHING, ALL = -2, -1  # in place of a step's number: none began, all are done
 _RULES: Final = {
     "imported": "runs.import", "named": "runs.names", "versioned": "runs.names",
     "loaded": "runs.import", "started": "runs.plugin", "computed": "runs.jax",
 }  # fmt: skip
+_BEGINS: Final = re.compile(r'\{"step": ([0-9]+)\}\Z')
 _MODULE: Final = re.compile(
     r"(.+/.+?)(?:/__init__)?\.(?:py|(?:[^./]*cpython[^./]*\.|abi3t?\.)?so)\Z"
 )
@@ -51,7 +52,7 @@ class Running(NamedTuple):
     policy: WheelPolicy
     folder: Path | None = None  # for scratch folders
     online: bool = True  # whether to ask the package index for JAX, and uv for CPythons
-    step_seconds: int = LIMITS.step_seconds
+    progress: Progress = Progress()
 
 
 class Trial(NamedTuple):
@@ -76,7 +77,7 @@ def runs(paths: Sequence[Path], by: Running) -> Mapping[Path, tuple[Finding, ...
     found: dict[Path, list[Finding]] = defaultdict(list)
     with tempfile.TemporaryDirectory(prefix=".runs-", dir=by.folder) as scratch:
         if kinds:
-            sandbox.check(by.runner, Path(scratch).resolve())
+            sandbox.check(by.runner, Path(scratch).resolve(), by.policy.runs)
         for abi in sorted(abis, key=minor_of):
             fitting = {
                 path: kind
@@ -138,7 +139,7 @@ class _Run:
         plan = {
             "site": str(self.folder / "uv"),
             "others": [] if self.lacks else [str(self.folder / "jax")],
-            "seconds": self.by.step_seconds,
+            "seconds": self.by.policy.runs.step,
             "plugin": WheelKind.PLUGIN in self.kinds.values(),
             "steps": [step.words for step in steps],
         }
@@ -168,9 +169,11 @@ class _Run:
         """Run the steps; after one that ended the process, go on with the next."""
         first, last, ended, missing = 0, NOTHING, "", set[str]()
         wrong: dict[str, tuple[Trial, str]] = {}  # by member: what follows from it is not repeated
-        for _ in range(RESTARTS):
+        limits = self.by.policy.runs
+        end = time.monotonic() + limits.wall * len(self.kinds)
+        while first < len(steps) and (left := end - time.monotonic()) > 0:
             last = NOTHING
-            ended, answers = self._answers(first, python)
+            ended, answers = self._answers(first, steps, python, wall=left)
             for answer in answers:
                 last = answer["step"]
                 lacks = answer.get("lacks", "")
@@ -180,18 +183,25 @@ class _Run:
                     wrong.setdefault(steps[last].member, (steps[last], answer["wrong"]))
             if last in (ALL, NOTHING):
                 break
-            wrong.setdefault(steps[last].member, (steps[last], f"ends the process ({ended})"))
-            first = last + 1
+            what = f"ends the process ({ended})"
+            if "Timeout (" in ended:  # faulthandler's word
+                what = f"takes more than {limits.step * probe.WALL} s"
+            wrong.setdefault(steps[last].member, (steps[last], what))
+            first = len(steps) if answers[-1].get("is_end") else last + 1
         for step, what in wrong.values():
             text = f"{step.member}: {what} (CPython {self.name})"
             yield step.wheel, finding(_RULES[step.words[0]], text)
-        if last == NOTHING:
-            yield from self._of_all("runs.unseen", f"nothing could run: {ended}")
-        if missing:
-            what = f"what needs {', '.join(sorted(missing))} was not imported"
-            yield from self._of_all("runs.unseen", what)
+        rest = f"the last {len(steps) - first} of {len(steps)} modules and calls were not run"
+        for what in (
+            f"what needs {', '.join(sorted(missing))} was not imported" if missing else "",
+            f"nothing could run: {ended}" if last == NOTHING else "",
+            f"{rest}: see `runs` in ci/wheel_policy.yaml" if last >= 0 and steps[first:] else "",
+        ):
+            yield from self._of_all("runs.unseen", what) if what else ()
 
-    def _answers(self, first: int, python: Path) -> tuple[str, list[dict[str, Any]]]:
+    def _answers(
+        self, first: int, steps: Sequence[Trial], python: Path, *, wall: float
+    ) -> tuple[str, list[dict[str, Any]]]:
         env = {
             "LD_LIBRARY_PATH": str(self.folder / "rocm"), "LD_BIND_NOW": "1",
             "JAX_PLATFORMS": "cpu", "PATH": "/usr/bin:/bin", "HOME": "/",
@@ -200,10 +210,19 @@ class _Run:
         words += (str(python), "-I", "-S", str(self.folder / "probe.py"))
         words += (str(self.folder / "plan.json"), str(first))
         keep = [self.folder, python.resolve().parent.parent, python.parent.parent]
+        limits = self.by.policy.runs
+        cpu = limits.cpu * len(self.kinds)
+        limits = replace(limits, cpu=cpu, wall=int(wall) + 1)
+        command = sandbox.command(words, keep=keep, limits=limits)
+
+        def show(line: str) -> None:
+            if match := _BEGINS.match(line):
+                step = steps[int(match[1])]
+                text = f"{step.wheel.name}: {step.member}"
+                self.by.progress.update(int(match[1]), total=len(steps), text=text)
+
         try:
-            done = self.by.runner.run(
-                sandbox.command(words, keep=keep, seconds=SECONDS), check=False
-            )
+            done = self.by.runner.run(command, on_line=show, check=False)
             ended, output = f"status {done.returncode}", done.output
         except (CommandError, HostError) as exc:
             ended, output = "no answer in time", getattr(exc, "detail", "")
@@ -251,15 +270,15 @@ def _steps(path: Path, report: WheelReport, policy: WheelPolicy) -> Iterator[Tri
         if not any(name.startswith(MODULE_ENTRY) for name in item.exports)
     }
     left_out = {*libraries, init, *policy.kinds[kind].unused}
-    members = policy.required(kind, report.filename.version).members
-    required = {member.format(rocm=rocm) for member in members}
+    taken = policy.required(kind, report.filename.version)
+    required = {member.format(rocm=rocm) for member in taken.members}
     for member, module in sorted(modules.items()):
         is_ours = not member.partition("/")[0].endswith((".dist-info", LIBRARIES))
         if is_ours and member not in left_out and not member.endswith("/__main__.py"):
             must = member.endswith(".so") or member in required
             yield Trial(path, member, ("imported", module, member, must))
-    for member, names in policy.kinds[kind].names.items():
-        if member in modules:
+    for text, names in taken.names.items():
+        if (member := text.format(rocm=rocm)) in modules:
             yield Trial(path, member, ("named", modules[member], list(names)))
     for member, module in sorted(modules.items()):
         if member.count("/") == init.count("/") - (kind is not WheelKind.PJRT) and (
@@ -271,7 +290,7 @@ def _steps(path: Path, report: WheelReport, policy: WheelPolicy) -> Iterator[Tri
     if kind is WheelKind.PJRT:
         for library in sorted(libraries):
             yield Trial(path, library, ("loaded", library, PJRT_ENTRY))
-        wanted = policy.required(kind, report.filename.version).registers
+        wanted = taken.registers
         words = ("started", modules.get(init, init), "".join(sorted(libraries)[:1]))
         yield Trial(path, init, (*words, asdict(wanted) if wanted else {}))
 

@@ -21,15 +21,17 @@ from typing import Final
 from rocwheel.base.errors import CommandError, HostError
 from rocwheel.base.process import Command, Runner
 from rocwheel.wheel import LIMITS
+from rocwheel.wheel.wheel_policy import RunLimits
 
 PROGRAMS: Final = ("unshare", "setpriv")
 PAGE: Final = 4096
 _CODE: Final = bytes.fromhex("b864000000c3")  # mov eax, 100; ret
 _DATA: Final = ("_ZTI", "_ZTS", "_ZTV", "_ZTT")  # type information and tables of C++
 _ENTER: Final = r"""
-import ctypes, os, resource, shutil, sys
+import ctypes, os, resource, shutil, sys, time
 setpriv = shutil.which("setpriv")
-libc, (seconds, memory, kept), argv = ctypes.CDLL(None, use_errno=True), sys.argv[1:4], sys.argv[4:]
+libc, kept, argv = ctypes.CDLL(None, use_errno=True), sys.argv[6], sys.argv[7:]
+seconds, space, wall, memory, processes = map(int, sys.argv[1:6])
 RDONLY, NOSUID, NODEV, RECURSIVE, BIND = 1, 2, 4, 0x8000, 4096
 
 
@@ -62,35 +64,53 @@ for path, file in {**opened, **nodes}.items():
     os.close(file)
 os.makedirs("/dev/shm", exist_ok=True)
 open("/dev/dxg", "w").close()  # by which AMD's plugins count one GPU, as below WSL
-resource.setrlimit(resource.RLIMIT_CPU, (int(seconds), int(seconds)))
-resource.setrlimit(resource.RLIMIT_AS, (int(memory), int(memory)))
+resource.setrlimit(resource.RLIMIT_CPU, (seconds, seconds))
+resource.setrlimit(resource.RLIMIT_AS, (space, space))
 resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
 os.chdir("/")
 if child := os.fork():  # signals that a process sends to itself do not reach process 1
-    status = os.waitpid(child, 0)[1]
-    os._exit(os.waitstatus_to_exitcode(status) % 256)
+    end, page = time.monotonic() + wall, os.sysconf("SC_PAGE_SIZE")
+    while not (ended := os.waitpid(child, os.WNOHANG))[0]:
+        others, held = [each for each in os.listdir("/proc") if each.isdecimal()], 0
+        for each in others:
+            try:
+                with open(f"/proc/{each}/statm") as file:
+                    held += int(file.read().split()[1]) * page
+            except OSError:  # it ended
+                pass
+        for why in (
+            f"no end after {wall} s" if time.monotonic() > end else "",
+            f"more than {processes} processes" if len(others) > processes else "",
+            f"more than {memory >> 20} MiB of memory" if held > memory else "",
+        ):
+            if why:
+                os.write(2, f"{why}\n".encode())
+                os._exit(1)  # with which the kernel ends all other processes
+        time.sleep(0.05)
+    os._exit(os.waitstatus_to_exitcode(ended[1]) % 256)
 os.execv(setpriv, [setpriv, "--no-new-privs", "--bounding-set=-all", "--inh-caps=-all", *argv])
 """
 
 
-def command(argv: Sequence[str], *, keep: Sequence[Path], seconds: int) -> Command:
+def command(argv: Sequence[str], *, keep: Sequence[Path], limits: RunLimits) -> Command:
     """Return the command that runs `argv` in a sandbox, in which only `keep` is left of home."""
     kept = ":".join(dict.fromkeys(map(str, keep)))
     return Command(
         argv=(
             "unshare", "--user", "--map-root-user", "--mount", "--net", "--pid", "--ipc", "--uts",
             "--fork", "--kill-child", "--mount-proc", sys.executable, "-I", "-S", "-c", _ENTER,
-            str(seconds), str(LIMITS.run_memory), kept, *argv,
+            str(limits.cpu), str(LIMITS.run_memory), str(limits.wall), str(limits.memory),
+            str(limits.processes), kept, *argv,
         ),
-        timeout=seconds * 4,
+        timeout=limits.wall + 60,
     )  # fmt: skip
 
 
-def check(runner: Runner, folder: Path) -> None:
+def check(runner: Runner, folder: Path, limits: RunLimits) -> None:
     """Raise HostError where there can be no sandbox."""
     keep = [folder, Path(sys.prefix), Path(sys.base_prefix)]
     try:
-        runner.capture(command((sys.executable, "-c", ""), keep=keep, seconds=20))
+        runner.capture(command((sys.executable, "-c", ""), keep=keep, limits=limits))
     except (CommandError, HostError) as exc:
         raise HostError(
             "there is no sandbox for the wheels' code: unshare cannot make namespaces here",
