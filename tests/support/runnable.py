@@ -22,13 +22,14 @@ extern int PyModule_AddIntConstant(void *, const char *, long);
 extern void PyErr_Clear(void);
 extern int hipMalloc(void **, unsigned long);
 extern void **__hipRegisterFatBinary(const void *);
+extern void __hipRegisterFunction(void **, const void *, char *, const char *, int, ...);
 static Definition definition = {1, 0, 0, 0, 0, "NAME", 0, -1, 0, 0, 0, 0, 0};
 #ifdef GPU
 asm(".section .hip_fatbin,\"a\"\n.p2align 12\ncode:\n.incbin \"BUNDLE\"\n.previous");
 extern const char code[];
 static const struct { unsigned magic, version; const void *code; void *unused; }
-    wrapper __attribute__((section(".hipFatBinSegment"))) = {0x48495046, 1, code, 0};
-static __attribute__((constructor)) void give(void) { __hipRegisterFatBinary(&wrapper); }
+    wrapper __attribute__((section(".hipFatBinSegment"))) = {0x48495046, 1, CODE, 0};
+static __attribute__((constructor)) void give(void) { GIVE }
 #endif
 static const char *taken[] = {TAKEN};
 void *PyInit_NAME(void) {
@@ -40,6 +41,8 @@ void *PyInit_NAME(void) {
   return module;
 }
 """
+GIVE = """__hipRegisterFunction(
+  __hipRegisterFatBinary(&wrapper), give, "add", "add", -1, 0, 0, 0, 0, 0);"""
 TAKEN = (
     "TritonAutotunedKernelCall TritonKernel TritonKernelCall build_rnn_descriptor "
     "compile_triton_to_asm compute_rnn_workspace_reserve_space_sizes create_array_parameter "
@@ -52,11 +55,12 @@ LIBRARY = (
     MODULE.partition("extern void *PyModule")[0].replace("Definition", "Unused")
     + r"""
 extern void **__hipRegisterFatBinary(const void *);
+extern void __hipRegisterFunction(void **, const void *, char *, const char *, int, ...);
 asm(".section .hip_fatbin,\"a\"\n.p2align 12\ncode:\n.incbin \"BUNDLE\"\n.previous");
 extern const char code[];
 static const struct { unsigned magic, version; const void *code; void *unused; }
-    wrapper __attribute__((section(".hipFatBinSegment"))) = {0x48495046, 1, code, 0};
-static __attribute__((constructor)) void give(void) { __hipRegisterFatBinary(&wrapper); }
+    wrapper __attribute__((section(".hipFatBinSegment"))) = {0x48495046, 1, CODE, 0};
+static __attribute__((constructor)) void give(void) { GIVE }
 static struct { unsigned long size; void *unused[20]; } api = {168};
 const void *GetPjrtApi(void) { return &api; }
 """
@@ -138,7 +142,7 @@ def of_jaxlib(name: str, folder: str) -> bytes:
 
 
 @functools.cache
-def compiled(name: str, *, gpu: bool) -> bytes:
+def compiled(name: str, *, gpu: bool, give: str = GIVE, code: str = "code") -> bytes:
     """A module, or with `GetPjrtApi` as its name the library of a pjrt."""
     with tempfile.TemporaryDirectory() as scratch:
         folder = Path(scratch)
@@ -147,9 +151,11 @@ def compiled(name: str, *, gpu: bool) -> bytes:
         (folder / "hip.c").write_text(
             "int hipMalloc(void **p, unsigned long n) { return 2; }\n"
             "void **__hipRegisterFatBinary(const void *p) { return 0; }\n"
+            "void __hipRegisterFunction() {}\n"
         )
         (folder / "hip.map").write_text("hip_4.2 { global: *; };\n")
         text = (LIBRARY if name == "GetPjrtApi" else MODULE).replace("NAME", name)
+        text = text.replace("GIVE", give).replace("CODE", code)
         (folder / "x.c").write_text(text.replace("BUNDLE", str(folder / "bundle")))
         hip = folder / "libamdhip64.so.7"
         runpath = "-Wl,-rpath," + ":".join(SHORT_RUNPATH)

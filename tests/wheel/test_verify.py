@@ -63,6 +63,10 @@ CODE = {
     "without instructions": (code(body=bytes(64)), "has no instructions in kernel add"),
     "with metadata that is none": (code(kernels=7), "has metadata that cannot be read"),
     "with kernels that are none": (code(kernels=[{"x": 1}]), "has metadata that cannot be read"),
+    "with a descriptor of another size": (
+        code(kernels=[{".name": "add", ".symbol": "add.kd", ".kernarg_segment_size": 8}]),
+        "has a descriptor of kernel add that says 0 where the metadata says 8",
+    ),
     "with another feature than it says": (
         make_bundle(("gfx942", "gfx1100"), code=lambda target: make_code(f"{target}:xnack+")),
         "gfx942: has another xnack than none",

@@ -65,7 +65,6 @@ FEATURES: Final = {"xnack": (0x300, 0x200, 0x300), "sramecc": (0xC00, 0x800, 0xC
 EM_AMDGPU: Final = 224
 OSABI_HSA: Final = 64
 DESCRIPTOR: Final = 64  # bytes of a kernel descriptor
-ENTRY_AT: Final = 16  # where it has the distance to the kernel's code
 KERNELS: Final = 50_000  # of one code object
 COMPILER: Final = re.compile(rb"[ -~]{0,40}clang version [ -~]{1,300}")
 _TRIPLE: Final = re.compile(r"amdgcn-amd-amdhsa-[a-z0-9]*-")
@@ -73,7 +72,9 @@ HEADER: Final = struct.Struct("<16sHHIQQQIHHHHHH")
 SECTION: Final = struct.Struct("<IIQQQQIIQQ")
 SYMBOL: Final = struct.Struct("<IBBHQQ")
 _NOTE: Final = struct.Struct("<III")
-_DISTANCE: Final = struct.Struct("<q")
+_DESCRIPTOR: Final = struct.Struct("<III4xq32xH")  # sizes, distance to the code, properties
+_WAVE32: Final = 1 << 10
+_VERSIONS: Final = {1: 0, 2: 1, 3: 2, 4: 2}  # ABI of code objects V3 to V6 -> of their metadata
 _DYNSYM, _NOTES, _NOBITS, _PROGBITS = 11, 7, 8, 1
 _METADATA: Final = (b"AMDGPU\0\0", 32)  # name and type of the note that has the kernels
 _OBJECT, _FUNCTION = 1, 2
@@ -105,6 +106,7 @@ class Bundle(Plain, frozen=True, kw_only=True):
     is_read: bool = False  # whether the code itself was looked at
     problems: tuple[str, ...] = ()  # why a GPU cannot load it
     compilers: tuple[str, ...] = ()  # that made its code objects
+    kernels: tuple[str, ...] = ()  # that one of them has
 
     @property
     def targets(self) -> frozenset[str]:
@@ -185,14 +187,19 @@ def read(bundle: Bundle, data: bytearray) -> Bundle:
     """Unpack a bundle and check its code objects; `data` may be longer than the bundle."""
     problems: list[str] = []
     compilers: set[str] = set()
+    kernels: set[str] = set()
     digest, size = hashlib.md5(usedforsecurity=False), 0
     try:
         body = memoryview(data)[bundle.header : bundle.size or None]
         for piece, item in _pieces(bundle, _unpacking(body, bundle.compression)):
             digest.update(piece)
             size += len(piece)
+            if item is None:
+                continue
             try:
-                compilers.add(check_code(piece, item.target, item.features) if item else "")
+                compiler, names = check_code(piece, item.target, item.features)
+                compilers.add(compiler)
+                kernels |= names
             except CodeError as exc:
                 problems.append(f"{item}: {exc}")
     except (zlib.error, OSError, ValueError) as exc:
@@ -204,7 +211,13 @@ def read(bundle: Bundle, data: bytearray) -> Bundle:
         elif bundle.digest not in ("", stamp):
             problems.insert(0, f"has MD5 {stamp} unpacked, its header says {bundle.digest}")
     made_by = tuple(sorted(compilers - {""}))
-    return replace(bundle, is_read=True, problems=tuple(problems), compilers=made_by)
+    return replace(
+        bundle,
+        is_read=True,
+        problems=tuple(problems),
+        compilers=made_by,
+        kernels=tuple(kernels),
+    )
 
 
 def _pieces(
@@ -279,6 +292,10 @@ class CodeError(Exception):
 class _Kernel(msgspec.Struct, gc=False):
     name: str = msgspec.field(name=".name")
     symbol: str = msgspec.field(name=".symbol")
+    group: int | None = msgspec.field(name=".group_segment_fixed_size", default=None)
+    private: int | None = msgspec.field(name=".private_segment_fixed_size", default=None)
+    arguments: int | None = msgspec.field(name=".kernarg_segment_size", default=None)
+    wave: int | None = msgspec.field(name=".wavefront_size", default=None)
 
 
 class _Metadata(msgspec.Struct):
@@ -286,17 +303,18 @@ class _Metadata(msgspec.Struct):
         name="amdhsa.kernels", default_factory=list
     )
     target: str = msgspec.field(name="amdhsa.target", default="")
+    version: list[int] = msgspec.field(name="amdhsa.version", default_factory=list)
 
 
-def check_code(data: bytes, target: str, features: str) -> str:
-    """Check a code object that is filed under a target; return its compiler, "" for none."""
+def check_code(data: bytes, target: str, features: str) -> tuple[str, frozenset[str]]:
+    """Check a code object that is filed under a target; return its compiler and its kernels."""
     try:
         return _checked(data, target, features)
     except (struct.error, LookupError, TypeError, ValueError):
         raise CodeError("has a table that is cut off or leads outside it") from None
 
 
-def _checked(data: bytes, target: str, features: str) -> str:
+def _checked(data: bytes, target: str, features: str) -> tuple[str, frozenset[str]]:
     if bytes(data[:6]) != b"\x7fELF\x02\x01":
         raise CodeError("is not an ELF file" if any(data[:64]) else "is empty")
     ident, kind, machine, _, _, _, at, flags, *counts = HEADER.unpack_from(data)
@@ -314,13 +332,16 @@ def _checked(data: bytes, target: str, features: str) -> str:
     metadata = _metadata(data, sections)
     if metadata.target and _TRIPLE.sub("", metadata.target) != f"{target}{features}":
         raise CodeError(f"says it is for {metadata.target}")
-    _check_kernels(data, sections, metadata.kernels)
+    if metadata.version and metadata.version[1:] != [_VERSIONS.get(ident[8])]:
+        raise CodeError(f"is of ABI {ident[8]}, its metadata of version {metadata.version}")
+    _check_kernels(data, sections, metadata.kernels, executable=_executable(data))
+    names = frozenset(kernel.name for kernel in metadata.kernels)
     name_of = memoryview(data)[sections[counts[5]][4] :] if count else b""
     for section in sections:
         if bytes(name_of[section[0] : section[0] + 9]) == b".comment\0":
             found = COMPILER.search(data[section[4] : section[4] + section[5]])
-            return found[0].decode() if found else ""
-    return ""
+            return found[0].decode() if found else "", names
+    return "", names
 
 
 def _check_features(features: str, flags: int) -> None:
@@ -351,7 +372,11 @@ def _metadata(data: bytes, sections: list[tuple[int, ...]]) -> _Metadata:
 
 
 def _check_kernels(
-    data: bytes, sections: list[tuple[int, ...]], kernels: Iterable[_Kernel]
+    data: bytes,
+    sections: list[tuple[int, ...]],
+    kernels: Iterable[_Kernel],
+    *,
+    executable: list[tuple[int, int]] | None,
 ) -> None:
     symbols = _symbols(data, sections)
     for kernel in kernels:
@@ -360,13 +385,37 @@ def _check_kernels(
             raise CodeError(f"has no kernel descriptor {kernel.symbol}")
         if code is None or code[1] & 15 != _FUNCTION:
             raise CodeError(f"has no kernel {kernel.name}")
-        (distance,) = _DISTANCE.unpack_from(data, _place(sections, descriptor) + ENTRY_AT)
+        *sizes, distance, properties = _DESCRIPTOR.unpack_from(data, _place(sections, descriptor))
+        wave = 32 if properties & _WAVE32 else 64
+        for stated, value in zip(
+            (kernel.group, kernel.private, kernel.arguments, kernel.wave),
+            (*sizes, wave),
+            strict=True,
+        ):
+            if stated not in (None, value):
+                what = f"has a descriptor of kernel {kernel.name} that says {value}"
+                raise CodeError(f"{what} where the metadata says {stated}")
         if descriptor[4] + distance != code[4]:
             raise CodeError(f"has a descriptor that leads not to kernel {kernel.name}")
         start, size = _place(sections, code, flags=_EXECUTABLE), code[5]
+        if (
+            size
+            and executable is not None
+            and not any(low <= code[4] < high for low, high in executable)
+        ):
+            raise CodeError(f"does not load kernel {kernel.name} as code")
         # some kernels are empty on purpose
         if size and not data[start] and not any(data[start : start + size]):
             raise CodeError(f"has no instructions in kernel {kernel.name}")
+
+
+def _executable(data: bytes) -> list[tuple[int, int]] | None:
+    """Return the addresses that are loaded as code; None where none are listed."""
+    at, count = struct.unpack_from("<Q16xH", data, 32)
+    if not count:
+        return None
+    segments = (struct.unpack_from("<II8xQ16xQ", data, at + 56 * n) for n in range(count))
+    return [(low, low + size) for kind, flags, low, size in segments if kind == 1 and flags & 1]
 
 
 def _place(sections: list[tuple[int, ...]], symbol: tuple[int, ...], *, flags: int = 0) -> int:

@@ -169,7 +169,8 @@ def _elf_document(item: ElfFacts) -> dict[str, Any]:
         "exports_pjrt": PJRT_ENTRY in item.exports,
         "gfx_targets": hip.in_all(item.bundles),
         "bundles": [
-            asdict(replace(bundle, objects=())) | {"targets": list(map(str, bundle.objects))}
+            asdict(replace(bundle, objects=(), kernels=()))
+            | {"targets": list(map(str, bundle.objects))}
             for bundle in item.bundles
         ],
     }

@@ -1,6 +1,6 @@
 """Runs in the wheel's own CPython, in a sandbox: imports its modules and starts it as JAX does.
 
-    python -I -S probe.py PLAN FIRST
+    python -I -S probe.py PLAN STEPS
 
 Standard library only. PLAN is JSON that `runs` writes. Each step prints that it begins, and what is
 wrong, so that the caller knows which one ended the process.
@@ -186,6 +186,44 @@ def computed(plan: dict[str, Any]) -> None:
         raise WrongError(f"JAX computes {total} in place of 56")
 
 
+# Where an address lies, by dladdr(3).
+PLACE: Any = type(
+    "Place",
+    (ctypes.Structure,),
+    {"_fields_": [("file", ctypes.c_char_p), ("rest", ctypes.c_void_p * 3)]},
+)
+
+
+def handed(plan: dict[str, Any], stubs: list[Any]) -> list[tuple[str, str, list[str]]]:
+    """Return file, front and names of kernels of each bundle that the stub of HIP was given."""
+    kept = ctypes.c_uint64 * (2 + 2 * plan["calls"])
+    logs = [kept.in_dll(each, "rocwheel_log") for each in stubs]
+    calls = [
+        each[at : at + 2]
+        for each in logs
+        for at in range(2, 2 + 2 * min(each[0], plan["calls"]), 2)
+    ]
+    memory = os.open("/proc/self/mem", os.O_RDONLY)
+
+    def read(address: int, size: int) -> bytes:
+        try:
+            return os.pread(memory, size, address)
+        except (OSError, OverflowError):  # an address of nothing
+            return b""
+
+    bundles: dict[int, tuple[str, str, list[str]]] = {}
+    for wrapper, kernel in calls:
+        place = PLACE()
+        if wrapper not in bundles:
+            ctypes.CDLL(None).dladdr(ctypes.c_void_p(wrapper), ctypes.byref(place))
+            file = os.path.relpath(os.fsdecode(place.file or b"/"), plan["site"])
+            code = int.from_bytes(read(wrapper + 8, 8), "little")
+            bundles[wrapper] = (file, read(code, 32).hex(), [])
+        if kernel:
+            bundles[wrapper][2].append(read(kernel, 4096).partition(b"\0")[0].decode("latin-1"))
+    return [*bundles.values()]
+
+
 STEPS = {each.__name__: each for each in (imported, named, versioned, loaded, started, computed)}
 
 
@@ -202,11 +240,11 @@ def main() -> None:
         raise TimeoutError(f"takes more than {plan['seconds']} s of CPU time")
 
     signal.signal(signal.SIGPROF, out_of_time)
-    again = False
+    stubs, again = [*map(ctypes.CDLL, plan["hip"])], False
     later: list[int] = []  # modules that may want another one before them
     started_by: dict[threading.Thread, int] = dict.fromkeys(threading.enumerate(), -1)
     at_exit, ends_last = atexit._ncallbacks(), -1  # noqa: SLF001  # who registered the last one
-    order = [*range(int(sys.argv[2]), len(plan["steps"]))]
+    order = json.loads(sys.argv[2])
     while order or later:
         if not order or (later and plan["steps"][order[0]][0] != "imported"):
             order, later, again = [*later, *order], [], True
@@ -233,11 +271,15 @@ def main() -> None:
         if atexit._ncallbacks() != at_exit:  # noqa: SLF001
             at_exit, ends_last = atexit._ncallbacks(), number  # noqa: SLF001
         faulthandler.cancel_dump_traceback_later()
-    end(plan, answers, started_by, ends_last)
+    end(plan, answers, started_by, ends_last, stubs)
 
 
 def end(
-    plan: dict[str, Any], answers: TextIO, threads: dict[threading.Thread, int], last: int
+    plan: dict[str, Any],
+    answers: TextIO,
+    threads: dict[threading.Thread, int],
+    last: int,
+    stubs: list[Any],
 ) -> None:
     """End as Python does: wait for threads, then do what step `last` and others registered."""
     for thread, number in threads.items():
@@ -252,7 +294,7 @@ def end(
         answers.flush()
         faulthandler.dump_traceback_later(plan["seconds"] * WALL, exit=True, file=answers)
         atexit._run_exitfuncs()  # noqa: SLF001
-    answers.write(json.dumps({"step": -1}) + "\n")
+    answers.write(json.dumps({"step": -1, "bundles": handed(plan, stubs)}) + "\n")
     answers.flush()
     os._exit(0)  # not what libraries do at the end, where ROCm's are stubs
 

@@ -24,12 +24,14 @@ from typing import Any, Final, NamedTuple
 import uv
 from msgspec.structs import asdict
 
-from rocwheel.base.console import Progress
+from rocwheel.base.console import Progress, count
 from rocwheel.base.errors import CommandError, HostError
 from rocwheel.base.process import Command, Runner
 from rocwheel.base.values import replace
 from rocwheel.base.versions import WheelKind, kind_of
-from rocwheel.wheel.elf import MODULE_ENTRY, PJRT_ENTRY
+from rocwheel.wheel import SOME_CODE
+from rocwheel.wheel.elf import MODULE_ENTRY, PJRT_ENTRY, ElfFacts
+from rocwheel.wheel.hip import PACKED, PLAIN
 from rocwheel.wheel.inspect import LIBRARIES, WheelReport, inspect
 from rocwheel.wheel.verify import probe, sandbox
 from rocwheel.wheel.verify.installs import abi_of, install, minor_of
@@ -39,7 +41,7 @@ from rocwheel.wheel.wheel_policy import WheelPolicy
 NOTHING, ALL = -2, -1  # in place of a step's number: none began, all are done
 _RULES: Final = {
     "imported": "runs.import", "named": "runs.names", "versioned": "runs.names",
-    "loaded": "runs.import", "started": "runs.plugin", "computed": "runs.jax",
+    "loaded": "runs.import", "handed": "gfx.code", "started": "runs.plugin", "computed": "runs.jax",
 }  # fmt: skip
 _BEGINS: Final = re.compile(r'\{"step": ([0-9]+)\}\Z')
 _MODULE: Final = re.compile(
@@ -65,7 +67,7 @@ class Trial(NamedTuple):
 
 def runs(paths: Sequence[Path], by: Running) -> Mapping[Path, tuple[Finding, ...]]:
     """Run the code of wheels that belong together; path -> findings. Raises HostError."""
-    reports = {path: inspect(path) for path in paths}
+    reports = {path: inspect(path, code=SOME_CODE) for path in paths}
     kinds = {path: known[0] for path in paths if (known := kind_of(reports[path].project))}
     abis = {abi for path in kinds if (abi := abi_of(reports[path].filename))}
     if not abis:  # a pjrt alone: the newest of its CPythons that is here
@@ -122,7 +124,7 @@ class _Run:
         except CommandError as exc:
             yield from self._of_all("runs.import", f"cannot be installed, see --installs: {exc}")
             return
-        _write_stubs((self.reports[path] for path in self.kinds), self.by.policy, self.folder)
+        hip = _write_stubs((self.reports[path] for path in self.kinds), self.by.policy, self.folder)
         steps: list[Trial] = []
         for path, kind in self.kinds.items():
             if kind is WheelKind.JAXLIB:
@@ -141,6 +143,8 @@ class _Run:
             "others": [] if self.lacks else [str(self.folder / "jax")],
             "seconds": self.by.policy.runs.step,
             "plugin": WheelKind.PLUGIN in self.kinds.values(),
+            "hip": hip,
+            "calls": sandbox.CALLS,
             "steps": [step.words for step in steps],
         }
         (self.folder / "plan.json").write_text(json.dumps(plan), encoding="utf-8")
@@ -167,13 +171,13 @@ class _Run:
 
     def _results(self, steps: Sequence[Trial], python: Path) -> Iterator[tuple[Path, Finding]]:
         """Run the steps; after one that ended the process, go on with the next."""
-        first, last, ended, missing = 0, NOTHING, "", set[str]()
+        todo, last, ended, missing = [*range(len(steps))], NOTHING, "", set[str]()
         wrong: dict[str, tuple[Trial, str]] = {}  # by member: what follows from it is not repeated
         limits = self.by.policy.runs
         end = time.monotonic() + limits.wall * len(self.kinds)
-        while first < len(steps) and (left := end - time.monotonic()) > 0:
+        while todo and (left := end - time.monotonic()) > 0:
             last = NOTHING
-            ended, answers = self._answers(first, steps, python, wall=left)
+            ended, answers = self._answers(todo, steps, python, wall=left)
             for answer in answers:
                 last = answer["step"]
                 lacks = answer.get("lacks", "")
@@ -182,25 +186,44 @@ class _Run:
                 elif "wrong" in answer:
                     wrong.setdefault(steps[last].member, (steps[last], answer["wrong"]))
             if last in (ALL, NOTHING):
+                self._compare([steps[number] for number in todo], answers, wrong)
                 break
             what = f"ends the process ({ended})"
             if "Timeout (" in ended:  # faulthandler's word
                 what = f"takes more than {limits.step * probe.WALL} s"
             wrong.setdefault(steps[last].member, (steps[last], what))
-            first = len(steps) if answers[-1].get("is_end") else last + 1
+            more = () if answers[-1].get("is_end") else todo[todo.index(last) + 1 :]
+            todo = [number for number in more if steps[number].member not in wrong]
         for step, what in wrong.values():
             text = f"{step.member}: {what} (CPython {self.name})"
             yield step.wheel, finding(_RULES[step.words[0]], text)
-        rest = f"the last {len(steps) - first} of {len(steps)} modules and calls were not run"
+        rest = f"the last {len(todo)} of {len(steps)} modules and calls were not run"
         for what in (
             f"what needs {', '.join(sorted(missing))} was not imported" if missing else "",
             f"nothing could run: {ended}" if last == NOTHING else "",
-            f"{rest}: see `runs` in ci/wheel_policy.yaml" if last >= 0 and steps[first:] else "",
+            f"{rest}: see `runs` in ci/wheel_policy.yaml" if last >= 0 and todo else "",
         ):
             yield from self._of_all("runs.unseen", what) if what else ()
 
+    def _compare(
+        self,
+        steps: Sequence[Trial],
+        answers: Sequence[Mapping[str, Any]],
+        wrong: dict[str, tuple[Trial, str]],
+    ) -> None:
+        given: dict[str, list[Any]] = defaultdict(list)  # by member: what HIP got
+        for member, *bundle in answers[-1].get("bundles", ()) if answers else ():
+            given[member].append(bundle)
+        for step in steps:
+            if step.words[0] in ("imported", "loaded") and step.member not in wrong:
+                for item in self.reports[step.wheel].elf:
+                    if item.path == step.member and sandbox.BUNDLES in item.imports:
+                        for what in _handed(item, given.get(item.path, ())):
+                            hip = step._replace(words=("handed",))
+                            wrong.setdefault(item.path, (hip, what))
+
     def _answers(
-        self, first: int, steps: Sequence[Trial], python: Path, *, wall: float
+        self, todo: Sequence[int], steps: Sequence[Trial], python: Path, *, wall: float
     ) -> tuple[str, list[dict[str, Any]]]:
         env = {
             "LD_LIBRARY_PATH": str(self.folder / "rocm"), "LD_BIND_NOW": "1",
@@ -208,7 +231,7 @@ class _Run:
         }  # fmt: skip
         words = ("env", "-i", *(f"{name}={value}" for name, value in env.items()))
         words += (str(python), "-I", "-S", str(self.folder / "probe.py"))
-        words += (str(self.folder / "plan.json"), str(first))
+        words += (str(self.folder / "plan.json"), json.dumps([*todo]))
         keep = [self.folder, python.resolve().parent.parent, python.parent.parent]
         limits = self.by.policy.runs
         cpu = limits.cpu * len(self.kinds)
@@ -217,9 +240,8 @@ class _Run:
 
         def show(line: str) -> None:
             if match := _BEGINS.match(line):
-                step = steps[int(match[1])]
-                text = f"{step.wheel.name}: {step.member}"
-                self.by.progress.update(int(match[1]), total=len(steps), text=text)
+                number = int(match[1])
+                self.by.progress.update(number, total=len(steps), text=steps[number].member)
 
         try:
             done = self.by.runner.run(command, on_line=show, check=False)
@@ -295,7 +317,27 @@ def _steps(path: Path, report: WheelReport, policy: WheelPolicy) -> Iterator[Tri
         yield Trial(path, init, (*words, asdict(wanted) if wanted else {}))
 
 
-def _write_stubs(reports: Iterable[WheelReport], policy: WheelPolicy, folder: Path) -> None:
+def _handed(item: ElfFacts, given: Sequence[tuple[str, Sequence[str]]]) -> Iterator[str]:
+    """Compare the bundles and kernels that HIP is given with those in the library."""
+    if len(given) != len(item.bundles):
+        yield f"gives HIP {len(given)} of {count(len(item.bundles), 'bundle')} when it is loaded"
+    for front, kernels in given:
+        bundles = [
+            bundle
+            for bundle in item.bundles
+            if bytes.fromhex(front).startswith(PACKED if bundle.header else PLAIN[:8])
+            and front[2 * bundle.header - 16 : 2 * bundle.header] in ("", bundle.digest)
+        ]
+        if not bundles:
+            yield "gives HIP something else than a bundle of its own"
+        elif all(bundle.is_read and not bundle.problems for bundle in bundles):
+            # rocPRIM's names differ by target: what one of them has is there
+            known = frozenset().union(*(bundle.kernels for bundle in bundles))
+            for kernel in sorted({*kernels} - known)[:1]:
+                yield f"registers kernel {kernel}, which code in its bundle lacks"
+
+
+def _write_stubs(reports: Iterable[WheelReport], policy: WheelPolicy, folder: Path) -> list[str]:
     symbols: dict[str, dict[str, str]] = defaultdict(dict)
     for item in (item for report in reports for item in report.elf):
         outside = [name for name in item.needed if name in policy.rocm_sonames]
@@ -309,3 +351,5 @@ def _write_stubs(reports: Iterable[WheelReport], policy: WheelPolicy, folder: Pa
     (folder / "rocm").mkdir()
     for library, names in symbols.items():
         (folder / "rocm" / library).write_bytes(sandbox.shared_object(library, names))
+    hip = (library for library, names in symbols.items() if sandbox.BUNDLES in names)
+    return [str(folder / "rocm" / each) for each in hip]

@@ -26,6 +26,11 @@ from rocwheel.wheel.wheel_policy import RunLimits
 PROGRAMS: Final = ("unshare", "setpriv")
 PAGE: Final = 4096
 _CODE: Final = bytes.fromhex("b864000000c3")  # mov eax, 100; ret
+# What HIP gets is kept: a count, and for each call the first argument and the name of a kernel, 0
+# for a bundle. The first argument is returned: with it as handle kernels name their bundle.
+BUNDLES, KERNELS, LOG = "__hipRegisterFatBinary", "__hipRegisterFunction", "rocwheel_log"
+CALLS: Final = 1 << 16
+_KEEPS: Final = "31c9488d15{}b801000000f0480fc102483d{}730e48c1e00448897c021048894c02184889f8c3"
 _DATA: Final = ("_ZTI", "_ZTS", "_ZTV", "_ZTT")  # type information and tables of C++
 _ENTER: Final = r"""
 import ctypes, os, resource, shutil, sys, time
@@ -146,6 +151,7 @@ def shared_object(soname: str, symbols: Mapping[str, str]) -> bytes:
         step = 28 if number < len(versions) else 0
         head = (1, number == 1, number, 1, sysv_hash(version.encode()), 20, step)
         definitions += struct.pack("<HHHHIIIII", *head, string(version), 0)
+    symbols = {**symbols, LOG: ""} if BUNDLES in symbols else symbols
     names = sorted(symbols)
     chosen = [0, *(versions.index(symbols[name]) + 1 if symbols[name] else 1 for name in names)]
     count = len(names) + 1
@@ -156,7 +162,7 @@ def shared_object(soname: str, symbols: Mapping[str, str]) -> bytes:
     string(soname)
     for name in names:
         string(name)
-    layout |= {"strings": len(strings), "code": len(_CODE)}
+    layout |= {"strings": len(strings), "code": 64}
     at, starts = 64 + 4 * 56, {}
     for part, size in layout.items():
         starts[part] = at = -(-at // 16) * 16
@@ -170,26 +176,37 @@ def shared_object(soname: str, symbols: Mapping[str, str]) -> bytes:
         dynamic += [(0x6FFFFFF0, starts["versym"])]
     written = b"".join(struct.pack("<qQ", *each) for each in [*dynamic, (0, 0)])
     total = data + len(written) + 64
+    log = -(-total // 16) * 16
+    start = starts["code"] + 16
+    distance, most = (each.to_bytes(4, "little").hex() for each in (log - start - 9, CALLS))
+    code = _CODE.ljust(16, b"\xcc") + bytes.fromhex(_KEEPS.format(distance, most))
     entries = bytes(24)
     for name in names:
         is_data = name.startswith(_DATA)
         value = data + len(written) if is_data else starts["code"]
-        kind, size = (0x11, 64) if is_data else (0x12, len(_CODE))
+        if LOG in symbols:
+            value = {LOG: log, BUNDLES: start, KERNELS: start + 2}.get(name, value)
+        kind, size = (0x11, 64) if is_data or name == LOG else (0x12, len(_CODE))
         entries += struct.pack("<IBBHQQ", string(name), kind, 0, 1, value, size)
-    segments = ((1, 5, 0, text_end), (1, 6, data, total - data), (2, 6, data, len(written)))
+    kept = log + 16 + 16 * CALLS - total if LOG in symbols else 0
+    segments = (
+        (1, 5, 0, text_end, 0),
+        (1, 6, data, total - data, kept),
+        (2, 6, data, len(written), 0),
+    )
     image = bytearray(total)
     for start, content in (
         (0, struct.pack("<16sHHIQQQIHHHHHH", b"\x7fELF\x02\x01\x01" + bytes(9), 3, 62, 1, 0, 64, 0,
                         0, 64, 56, 4, 64, 0, 0)),
-        (64, b"".join(struct.pack("<IIQQQQQQ", kind, flags, place, place, place, size, size, PAGE)
-                      for kind, flags, place, size in segments)),
+        (64, b"".join(struct.pack("<IIQQQQQQ", kind, flags, at, at, at, size, size + more, PAGE)
+                      for kind, flags, at, size, more in segments)),
         (64 + 3 * 56, struct.pack("<IIQQQQQQ", 0x6474E551, 6, 0, 0, 0, 0, 0, 16)),  # stacks
         (starts["symbols"], entries),
         (starts["hash"], table),
         (starts["versym"], struct.pack(f"<{count}H", *chosen)),
         (starts["verdef"], definitions),
         (starts["strings"], strings),
-        (starts["code"], _CODE),
+        (starts["code"], code),
         (data, written),
     ):  # fmt: skip
         image[start : start + len(content)] = content
