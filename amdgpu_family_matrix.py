@@ -27,13 +27,16 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
     from types import TracebackType
-    from typing import NoReturn
+    from typing import NoReturn, TypeVar
+
+    T = TypeVar("T")
 
 
 def _refuse(kind: type[BaseException], error: BaseException, at: TracebackType | None) -> NoReturn:
     """End as rocwheel ends where an entry below is wrong and this file is the program."""
-    what = error if kind in {ValueError, TypeError} else f"{kind.__name__}: {error}"
-    where = f"{__file__}:{at.tb_lineno if at else 0}"
+    plain = (ValueError, TypeError, AttributeError)
+    what = error if issubclass(kind, plain) else f"{kind.__name__}: {error}"
+    where = f"{__file__}:{getattr(error, 'line', 0) or (at.tb_lineno if at else 0)}"
     sys.stderr.write(f"error: {where}: {what}\nhint:  correct the entry there\n")
     sys.exit(3)
 
@@ -42,7 +45,15 @@ if __name__ == "__main__":
     sys.excepthook = _refuse  # until all entries are read
 
 
-class Trigger(enum.Enum):
+class _Names(enum.EnumMeta):
+    def __getattr__(cls, name: str) -> object:
+        """Find a member, which CPython before 3.12 asks for here; say which there are."""
+        if name[:1] == "_" or name not in cls.__members__:
+            raise AttributeError(f"{name!r} is no {cls.__name__}: write {_written(cls)}")
+        return cls.__members__[name]
+
+
+class Trigger(enum.Enum, metaclass=_Names):
     """When a family is built and tested; each trigger includes the ones before it."""
 
     PRESUBMIT = "presubmit"
@@ -50,7 +61,7 @@ class Trigger(enum.Enum):
     NIGHTLY = "nightly"
 
 
-class Level(enum.Enum):
+class Level(enum.Enum, metaclass=_Names):
     """What a suite's verdict means for promotion."""
 
     REQUIRED = "required"
@@ -58,6 +69,19 @@ class Level(enum.Enum):
 
 
 MOST_JOBS = 256  # of one matrix: GitHub's limit
+# What a rule may name: the list of rocwheel.base.versions
+CPYTHONS = ("3.10", "3.11", "3.12", "3.13", "3.13-ft", "3.14", "3.14-ft", "3.15", "3.15-ft")
+
+
+def _written(kind: type) -> str:
+    """Return how a value of a type is written."""
+    if issubclass(kind, enum.Enum):
+        return " or ".join(map(str, kind))
+    if dataclasses.is_dataclass(kind):
+        fields = ", ".join(field.name for field in dataclasses.fields(kind))
+        return f"{kind.__name__}({fields})"
+    words = {str: 'a text in "quotes"', int: "a number", date: "date(YEAR, MONTH, DAY)"}
+    return words.get(kind, "True or False")
 
 
 def _typed(owner: object, /, **kinds: type | tuple[type]) -> None:
@@ -68,10 +92,29 @@ def _typed(owner: object, /, **kinds: type | tuple[type]) -> None:
             raise TypeError(f"{name}: {field}: {value!r} is no tuple: write ({value!r},)")
         one, items = (kind[0], value) if isinstance(kind, tuple) else (kind, (value,))
         for item in items:
-            if not isinstance(item, one):
-                raise TypeError(f"{name}: {field}: {item!r} is no {one.__name__}")
+            if type(item) is not one:  # True would be a number
+                what = f"{item!r} is no {one.__name__}: write {_written(one)}"
+                raise TypeError(f"{name}: {field}: {what}")
 
 
+def _entry(made: type[T]) -> type[T]:
+    """Make a class say which fields it has, and its values the line they are written on."""
+    init = made.__init__
+
+    def checked(self: T, *args: object, **fields: object) -> None:
+        object.__setattr__(self, "line", sys._getframe(1).f_lineno)  # noqa: SLF001
+        try:
+            init(self, *args, **fields)
+        except TypeError as exc:
+            if "__init__()" not in str(exc):
+                raise
+            raise TypeError(f"{exc}: write {_written(made)}") from None
+
+    made.__init__ = checked  # type: ignore[assignment,method-assign]
+    return made
+
+
+@_entry
 @dataclass(frozen=True)
 class RunnerPool:
     """Machines of one kind: their GitHub label, and what finds them in a Slurm cluster.
@@ -103,6 +146,7 @@ class RunnerPool:
             raise ValueError(f"{self.label}: gres: {self.gres!r} is not NAME or NAME:TYPE")
 
 
+@_entry
 @dataclass(frozen=True)
 class Need:
     """What a suite needs of a machine, and into how many parts it may be cut."""
@@ -128,6 +172,7 @@ NEEDS = (
 )
 
 
+@_entry
 @dataclass(frozen=True)
 class Rule:
     """The level of one suite, for all CPythons or for the named ones."""
@@ -139,8 +184,13 @@ class Rule:
     def __post_init__(self) -> None:
         """Refuse a rule that would require nothing."""
         _typed(self, suite=str, level=Level, pythons=(str,))
+        for python in self.pythons:
+            if python not in CPYTHONS:
+                known = ", ".join(CPYTHONS)
+                raise ValueError(f"{self.suite}: pythons: {python!r} is none of {known}")
 
 
+@_entry
 @dataclass(frozen=True)
 class Bypass:
     """Permission to promote although no runner of the family exists."""
@@ -156,6 +206,7 @@ class Bypass:
             raise ValueError("a bypass needs an owner and a reason")
 
 
+@_entry
 @dataclass(frozen=True)
 class Proof:
     """What a pass must show of where it ran."""
@@ -164,6 +215,10 @@ class Proof:
     devices: bool = True  # GPUs of the family, and no other
     rocm: bool = True  # the manifest's ROCm, by its digest
     official: bool = True  # a suite and a rocwheel as committed, run without additions
+
+    def __post_init__(self) -> None:
+        """Refuse what would show nothing."""
+        _typed(self, backend=str, devices=bool, rocm=bool, official=bool)
 
 
 # One GPU of a family proves the wheels work; several, that collectives do. Where a family has no
@@ -176,6 +231,7 @@ ONE_GPU = (
 MULTI_GPU = (*ONE_GPU, Rule("multi_gpu", Level.REQUIRED))
 
 
+@_entry
 @dataclass(frozen=True)
 class Family:
     """One AMD GPU family, named as in tarball names and index prefixes."""
@@ -195,6 +251,8 @@ class Family:
         """Refuse a family that contradicts itself; the message names the field."""
         _typed(self, name=str, targets=(str,), trigger=Trigger, products=(str,), platform=str)
         _typed(self, runners=(RunnerPool,), policy=(Rule,), needs=(Need,), proof=Proof)
+        if self.bypass_tests_for_releases is not None:
+            _typed(self, bypass_tests_for_releases=Bypass)
         names = r"gfx[0-9][0-9a-zA-Z-]*" if self.proof.devices else r"[a-z][0-9a-z-]*"
         if not re.fullmatch(names, self.name):
             raise ValueError(f"name: {self.name!r} is not a family name")
@@ -265,15 +323,21 @@ def _once(where: str, field: str, items: Sequence[object]) -> None:
             raise ValueError(f"{where}: {field}: {item!r} is there twice")
 
 
+class _TwiceError(ValueError):
+    def __init__(self, what: str, again: Family) -> None:
+        super().__init__(what)
+        self.line = getattr(again, "line", 0)  # of the entry, where the file has many
+
+
 def _by_name(families: Iterable[Family]) -> MappingProxyType[str, Family]:
     found: dict[str, Family] = {}
     owner: dict[str, str] = {}
     for family in families:
         if family.name in found:
-            raise ValueError(f"{family.name}: defined twice")
+            raise _TwiceError(f"{family.name}: defined twice", family)
         for target in family.targets:
             if target in owner:
-                raise ValueError(f"{target}: in {owner[target]} and in {family.name}")
+                raise _TwiceError(f"{target}: in {owner[target]} and in {family.name}", family)
             owner[target] = family.name
         found[family.name] = family
     return MappingProxyType(found)
@@ -383,6 +447,10 @@ GENERIC_TARGETS = (
     "gfx11-generic",
     "gfx12-generic",
 )
+
+
+if lost := APUS - {target for item in FAMILIES.values() for target in item.targets}:
+    raise ValueError(f"APUS: {', '.join(sorted(lost))}: a target of no family above")
 
 
 def known_targets() -> tuple[str, ...]:

@@ -91,10 +91,16 @@ def main(arguments: list[str]) -> int:
         print(f"{exc.detail}\nerror: {exc}\nhint:  {exc.hint}".strip(), file=sys.stderr)
         return exc.exit_code
     checks = CHECKS
+    if "--lint" in arguments and len(arguments) > 1:
+        print("error: --lint stands alone\nhint:  leave the rest out", file=sys.stderr)
+        return 2
     if arguments[:1] == ["--campaign"]:
         checks = (("tests/campaign.py", *arguments[1:]),)
     elif "--lint" not in arguments:
         checks += (pytest_command(arguments),)
+        parsed = (python, *checks[-1], "--markers")  # refuses wrong words before a minute of checks
+        if subprocess.run(parsed, cwd=ROOT, stdout=subprocess.DEVNULL, check=False).returncode:
+            return 4
     env = {**os.environ, "PYTHONPATH": str(ROOT / "build")}
     env.pop("PYTHONDONTWRITEBYTECODE", None)  # or each of thousands of processes compiles it all
     failed = 0

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import os
-import re
+import shutil
 import subprocess
 import sys
 from pathlib import Path
@@ -17,7 +17,8 @@ from rocwheel.cli import COMMANDS
 ROOT = Path(__file__).parents[2]
 PROGRAM = (sys.executable, str(ROOT / "build" / "ci_build"))
 FAMILY = "--family=gfx94X-dcgpu"
-BYPASS = 'bypass_tests_for_releases=Bypass("me", "no runner yet", date(2999, 1, 1))'
+BYPASS = "bypass_tests_for_releases="
+RULE = '("gfx1170",), Trigger.NIGHTLY, policy=(Rule("unit", Level.REQUIRED, '
 
 
 def run(*arguments, cwd, env=None):
@@ -112,6 +113,12 @@ def test_json_is_heard_wherever_it_stands_in_a_line_that_is_wrong(tmp_path):
     assert run("shell", "--nope", "--", "--json", cwd=tmp_path).stdout == ""  # of its command
 
 
+def test_help_is_printed_wherever_it_stands_before_a_command(tmp_path):
+    wanted = run("--help", cwd=tmp_path).stdout
+    assert run("--json", "--help", cwd=tmp_path).stdout == wanted
+    assert "dist_wheels" in wanted
+
+
 def test_completion_with_json_is_a_document(tmp_path):
     document = json.loads(run("completion", "bash", "--json", cwd=tmp_path).stdout)
     assert document["shell"] == "bash"
@@ -135,21 +142,29 @@ def test_a_deleted_working_directory_is_an_error(tmp_path):
 
 
 @pytest.mark.parametrize(
-    ("entry", "said"),
+    ("rest", "said"),
     [
-        ('Family("gfx117X-all", ("gfx1170"), Trigger.NIGHTLY),', "write ('gfx1170',)"),
-        ('Family("gfx117X-all", ("gfx1170",), "nightly"),', "'nightly' is no Trigger"),
-        ('Family("gfx117X-all", ("gfx1170",), Trigger.NIGHTLI),', "NIGHTLI"),
-        ('Family("gfx117X-all", ("gfx1170",), Trigger.NIGHTLY, runner=()),', "'runner'"),
-        ('Family("gfx117X-all", ("gfx942",), Trigger.NIGHTLY),', "gfx942: in gfx94X-dcgpu and"),
-        ('Family("gfx117X-all", ("gfx1170",, Trigger.NIGHTLY),', ""),
-        (f'Family("gfx1170", ("gfx1170",), Trigger.NIGHTLY, {BYPASS}),', None),  # is right
+        ('("gfx1170"), Trigger.NIGHTLY', "write ('gfx1170',)"),
+        ('("gfx1170",), "nightly"', "'nightly' is no Trigger: write Trigger.PRESUBMIT or"),
+        ('("gfx1170",), Trigger.WEEKLY', "'WEEKLY' is no Trigger: write Trigger.PRESUBMIT or"),
+        ('("gfx1170",), Trigger.NIGHTLY, runner=()', "'runner': write Family(name, targets, "),
+        ('("gfx1170",)', "'trigger': write Family(name, targets, trigger, "),
+        ('("gfx942",), Trigger.NIGHTLY', "gfx942: in gfx94X-dcgpu and"),
+        ('("gfx1170",, Trigger.NIGHTLY', ""),
+        (f'("gfx1170",), Trigger.NIGHTLY, {BYPASS}True', "True is no Bypass: write Bypass(owner, "),
+        (f'("gfx1170",), Trigger.NIGHTLY, {BYPASS}("ann", "why")', "is no Bypass: write Bypass("),
+        (f'("gfx1170",), Trigger.NIGHTLY, {BYPASS}Bypass("a", "b", "x")', "write date(YEAR, "),
+        ('("gfx1170",), Trigger.NIGHTLY, proof=Proof(devices="no")', "write True or False"),
+        (f"{RULE}('3.12,3.13',)),)", "pythons: '3.12,3.13' is none of 3.10, "),
+        (f"{RULE}('3.99',)),)", "pythons: '3.99' is none of 3.10, "),
+        (f'("gfx1170",), Trigger.NIGHTLY, {BYPASS}Bypass("a", "b", date(2030, 1, 1))', None),
     ],
 )
-def test_a_mistake_in_the_family_matrix_is_one_error_that_names_its_line(tmp_path, entry, said):
+def test_a_mistake_in_the_family_matrix_is_one_error_that_names_its_line(tmp_path, rest, said):
     path, mark = tmp_path / "amdgpu_family_matrix.py", '        Family("gfx90c"'
     text = (ROOT / path.name).read_text()
-    path.write_text(text.replace(mark, f"        {entry}\n{mark}"))
+    line = text[: text.index(mark)].count("\n") + 1
+    path.write_text(text.replace(mark, f'        Family("gfx117X-all", {rest}),\n{mark}'))
     program = (sys.executable, "-m", "rocwheel")  # which finds the matrix of this folder first
     for argv in ((*program, "compat"), (sys.executable, str(path)))[: 1 if said == "" else 2]:
         done = subprocess.run(
@@ -165,6 +180,33 @@ def test_a_mistake_in_the_family_matrix_is_one_error_that_names_its_line(tmp_pat
             continue
         error, hint = done.stderr.splitlines()
         assert (done.returncode, done.stdout) == (3, "")
-        assert re.match(rf"error: {path}:\d+: ", error)
+        # CPython names the bracket that encloses what it cannot parse
+        assert error.startswith(f"error: {path}:{line if said else ''}")
         assert said in error
         assert hint.startswith("hint:  correct")
+
+
+@pytest.mark.parametrize(
+    ("change", "said"),
+    [
+        (None, "No module named 'amdgpu_family_matrix'"),
+        (("FAMILIES: ", "FAMILES: "), "name 'FAMILIES' is not defined"),
+        (("def family(", "def one(family"), "no attribute 'family'"),
+    ],
+)
+def test_a_family_matrix_that_lacks_what_is_used_is_one_error(tmp_path, change, said):
+    """Also where the file is gone."""
+    shutil.copytree(ROOT / "build" / "rocwheel", tmp_path / "rocwheel")
+    if change:
+        text = (ROOT / "amdgpu_family_matrix.py").read_text().replace(*change)
+        (tmp_path / "amdgpu_family_matrix.py").write_text(text)
+    code = (
+        "import sys; from rocwheel.cli import main; sys.exit(main(['compat', '--family=gfx90a']))"
+    )
+    argv = (sys.executable, "-c", code)
+    done = subprocess.run(argv, cwd=tmp_path, capture_output=True, text=True, check=False)
+    assert (done.returncode, done.stdout) == (3, "")
+    error, hint = done.stderr.splitlines()
+    assert error.startswith("error: ")
+    assert said in error
+    assert hint.startswith(("hint:  correct", "hint:  restore"))

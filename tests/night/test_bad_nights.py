@@ -6,6 +6,7 @@ that); truth, page, feed, badge, check and exit status are the real ones.
 
 from __future__ import annotations
 
+import re
 from datetime import datetime, timedelta, timezone
 
 import pytest
@@ -16,6 +17,7 @@ from rocwheel import __version__
 from rocwheel.base import console
 from rocwheel.base.values import replace
 from rocwheel.base.versions import timestamp
+from rocwheel.cli import main
 from rocwheel.night import page, standing, truth
 from rocwheel.night.slurm import Job
 from rocwheel.records.verdict import State
@@ -208,6 +210,23 @@ def test_check_says_what_no_cell_says(places):
     plan = nights.plan("one")[0]
     nights.add(replace(plan, night="two", made=timestamp(NOW - timedelta(hours=3))))
     assert "never ran" in truth.problems(nights, NOW, LIMIT, {})[0]
+
+
+def test_check_gives_the_newest_night_two_hours_and_asks_no_page_of_one_that_never_ran(
+    places, capsys
+):
+    nights, _ = places
+    now = datetime.now(tz=timezone.utc)
+    night(nights, "one", "local", {}, now - timedelta(hours=9))
+    plan = nights.plan("one")[0]
+    line = ["nightly", "check", f"--store={nights.store.url}"]
+    nights.add(replace(plan, night="two", made=timestamp(now - timedelta(hours=1))))
+    assert main(line) == 8
+    said = capsys.readouterr().err
+    assert re.search(r"error: one: has no summary: .*nightly report state .*--night one`", said)
+    assert re.search(r"hint:  look: `.*nightly status .*one`", said), "of the night that lacks it"
+    nights.add(replace(plan, night="three", made=timestamp(now)))
+    assert main(line) == 0, capsys.readouterr().err
 
 
 @pytest.mark.parametrize(

@@ -345,6 +345,35 @@ def test_a_terminal_shows_what_runs_and_for_how_long(world):
     assert process.returncode == 130
 
 
+@pytest.mark.parametrize(
+    ("old", "new", "said"),
+    [
+        ("options: [", "options: [--nope, ", "No such option '--nope'"),
+        ("options: [", "options: [--wheel-suffix=+x, ", "--wheel-suffix is given twice: "),
+        ("options: [", "options: [--python-versions=3.13, ", "--python-versions is given twice: "),
+        ("options: [", "options: [--executor=lxc, ", "'lxc' is not one of"),
+        ("options: [", "options: [--help, ", "an option that builds nothing"),
+        ("cpus: 1,", "cpus: 0,", "expected `int` >= 1"),
+    ],
+)
+def test_a_build_that_could_not_start_is_refused_when_its_night_is_planned(world, old, new, said):
+    path = world.folder / "nightly.yaml"
+    world.settings(path.read_text().replace(old, new, 1))
+    line = next(n for n, text in enumerate(path.read_text().splitlines(), 1) if new in text)
+    done = world.plan("one")
+    assert done.code == 3
+    assert f"nightly.yaml:{line}:" in done.err
+    assert said in done.err
+    assert not [*world.folder.glob("store/**/plan.json")]
+
+
+def test_a_plan_warns_of_an_excuse_that_ended(world):
+    ended = 'excused: [{cells: "*.gfx90c.*", owner: ann, reason: "old", until: 2020-01-01}]\n'
+    world.settings((world.folder / "nightly.yaml").read_text() + ended)
+    done = world.plan("one", check=True)
+    assert "the excuse of ann for *.gfx90c.* ended on 2020-01-01: remove it, or" in done.err
+
+
 @dataclass(frozen=True, kw_only=True)
 class Bad:
     """A bad night: what is played, and what every command and the page say of it."""

@@ -8,7 +8,6 @@ from pathlib import Path
 import pytest
 from support.wheelset import FAMILY
 
-import amdgpu_family_matrix as matrix
 from amdgpu_family_matrix import Bypass
 from rocwheel.base.choices import ALL
 from rocwheel.base.errors import ConfigError
@@ -65,14 +64,6 @@ def test_the_matrix_is_still_asked_for_its_own(capsys, tmp_path):
     assert main(["status", f"--family-file={FILE}", f"--family={FAMILY.name}", place]) == 0
     assert main(["status", f"--family-file={FILE}", "--family=minature", place]) == 3
     assert "did you mean miniature?" in capsys.readouterr().err
-
-
-def test_a_rule_of_the_matrix_for_a_cpython_that_is_none_is_an_error(monkeypatch):
-    rule = matrix.Rule("unit", matrix.Level.REQUIRED, ("3.21",))
-    wrong = replace(matrix.FAMILIES["gfx90a"], policy=(*matrix.ONE_GPU[:1], rule))
-    monkeypatch.setattr(matrix, "family", lambda _name: wrong)
-    with pytest.raises(ConfigError, match=r"gfx90a: policy: unit: '3\.21': unknown Python version"):
-        families.named("gfx90a", {})
 
 
 # Where sets of several families lie, and which place of a channel has a set.

@@ -13,6 +13,7 @@ import pytest
 
 import amdgpu_family_matrix as matrix
 from amdgpu_family_matrix import NEEDS, Bypass, Family, Level, Need, Rule, RunnerPool, Trigger
+from rocwheel.base import versions
 
 FILE = Path(matrix.__file__)
 
@@ -162,6 +163,10 @@ def test_more_cells_than_jobs_is_an_error_not_a_shorter_list(capsys):
 def test_a_contradiction_is_refused_where_it_is_written_with_its_field(field, make):
     with pytest.raises(ValueError, match=field):
         make()
+
+
+def test_a_rule_may_name_every_cpython_that_rocwheel_knows():
+    assert matrix.CPYTHONS == versions.CPYTHONS
 
 
 def test_two_families_cannot_share_a_name_or_a_target():

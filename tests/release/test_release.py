@@ -51,6 +51,7 @@ from rocwheel.records.verdict import State
 from rocwheel.release import audit, operations, promote, stage, status, withdraw
 from rocwheel.release.index.channels import Retention
 from rocwheel.release.index.page import links
+from rocwheel.release.index.serve import Site
 from rocwheel.release.ledger import log, verdicts
 from rocwheel.release.ledger.state import Action
 from rocwheel.release.trust.statements import Approval
@@ -1031,10 +1032,44 @@ def test_what_may_not_ship_is_not_staged(member: str, rule: str, tmp_path, capsy
 
 
 def test_a_check_of_an_index_without_files_does_not_pass(tmp_path, capsys) -> None:
-    (tmp_path / "wrong" / "v2").mkdir(parents=True)
-    store = (tmp_path / "wrong").as_uri()
-    code, said, _ = run(capsys, "index", "check", "--family", FAMILY.name, "--store", store)
-    assert (code, said["problems"]) == (7, [f"{store}: nothing is listed for {FAMILY.name}"])
+    """Also where another family has files, or everything is staged."""
+    (tmp_path / "store" / "v2").mkdir(parents=True)
+    store = (tmp_path / "store").as_uri()
+
+    def check(*more: str) -> tuple[int, str]:
+        code, said, err = run(capsys, "index", "check", "--store", store, *more)
+        assert "hint:  " in err or not code
+        return code, said["error"]["message"] if code else said["problems"]
+
+    none = (7, f"{store}: nothing is released for {FAMILY.name}")
+    assert check("--family", FAMILY.name) == none
+    make_set(tmp_path / "wh", pythons=("3.12",))
+    line = ("stage", str(tmp_path / "wh"), "--store", store, "--family", FAMILY.name)
+    assert run(capsys, *line)[0] == 0
+    assert check() == (7, f"{store}: nothing is released for any family")
+    assert check("--staging") == (0, [])
+    assert check("--staging", "--family=gfx908") == (7, f"{store}: nothing is staged for gfx908")
+    assert check("--family", FAMILY.name) == none
+
+
+def test_serve_says_of_each_newest_set_what_status_says(tmp_path, capsys, monkeypatch) -> None:
+    def interrupted(_site: Site) -> None:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(Site, "serve_forever", interrupted)
+    manifest = make_set(tmp_path / "wh", pythons=("3.12",))
+    shop = Shop((tmp_path / "store").as_uri(), None)
+    where = ("--family", FAMILY.name, "--store", shop.store.url)
+
+    def served() -> list[str]:
+        assert main(["serve", *where, "--port=0"]) == 0
+        return [line for line in capsys.readouterr().out.splitlines() if line[:1] == "#"]
+
+    assert run(capsys, "stage", str(tmp_path / "wh"), *where)[0] == 0
+    assert "# staged, not released:" in served()
+    pass_gate(shop.staging, manifest)
+    assert run(capsys, "promote", "--manifest", manifest.sha256, *where)[1]["state"] == "published"
+    assert served() == ["# released:", "# staged, and released:"]
 
 
 def test_an_approval_has_a_name(tmp_path, capsys, monkeypatch) -> None:

@@ -18,7 +18,7 @@ from packaging.version import InvalidVersion, Version
 
 from rocwheel.base.errors import ConfigError
 
-# Every CPython that is known anywhere in rocwheel; a new one is added here alone.
+# Every CPython that rocwheel knows; a new one is added here and to the family matrix.
 CPYTHONS: Final = (
     "3.10", "3.11", "3.12", "3.13", "3.13-ft", "3.14", "3.14-ft", "3.15", "3.15-ft",
 )  # fmt: skip

@@ -240,6 +240,8 @@ class Commands(Group):
             taking = {name for p in builds.params if isinstance(p, Option) for name in p.opts}
             return [str(builds.name), *args] if args[-1] in taking else args
         rest = _words(builds, args)
+        if asked := [word for word in args if word in own]:
+            return asked
         if rest == []:
             what = "no command given: name one after the options, such as dist_wheels"
             raise click.UsageError(what, ctx)
@@ -375,15 +377,18 @@ def _mistake_in_matrix(exc: Exception) -> ConfigError | None:
     """Return the error for a line of the family matrix that stopped its import."""
     import traceback
 
-    frames = traceback.extract_tb(exc.__traceback__)
+    name, frames = "amdgpu_family_matrix", traceback.extract_tb(exc.__traceback__)
     at = [(each.filename, each.lineno) for each in frames if each.name == "<module>"]
-    what = str(exc) if isinstance(exc, (TypeError, ValueError)) else f"{type(exc).__name__}: {exc}"
+    plain = (TypeError, ValueError, AttributeError)
+    what = str(exc) if isinstance(exc, plain) else f"{type(exc).__name__}: {exc}"
     if isinstance(exc, SyntaxError):
         at, what = [(exc.filename or "", exc.lineno)], f"{exc.msg}"
     for path, line in at:
-        if path.endswith("amdgpu_family_matrix.py"):
+        if path.endswith(f"{name}.py"):
             hint = "correct it: docs/how-to/add-a-gpu-family.md"
-            return ConfigError(f"{path}:{line}: {what}", hint=hint)
+            return ConfigError(f"{path}:{getattr(exc, 'line', 0) or line}: {what}", hint=hint)
+    if isinstance(exc, (AttributeError, ImportError)) and f"'{name}'" in what:
+        return ConfigError(what, hint=f"restore it: git checkout -- {name}.py")
     return None
 
 

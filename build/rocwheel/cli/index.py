@@ -8,6 +8,7 @@ from pathlib import Path
 
 import click
 
+from rocwheel.base.choices import ALL
 from rocwheel.base.console import Unit, count
 from rocwheel.base.errors import HostError, StoreError, named
 from rocwheel.cli import as_called, known
@@ -80,13 +81,15 @@ def check(
             "--resolve and --upstream URL go together: that index has the names that are in no set"
         )
     where = Target(app, target)
-    number, problems, logs = 0, list[str](), []
+    number, problems, logs, sets = 0, list[str](), [], False
     with app.console.progress("checking", unit=Unit.BYTES) as progress:
         tally = operations.Tally(progress)
         for place in _places(where, staging=staging):
             checked = audit.check(place, download=download, count=tally)
             number += checked.files
             logs.append((place, checked.state))
+            is_all = place.family == ALL
+            sets |= bool((checked.state if is_all else checked.state.of(place.family)).sets)
             problems += [as_called(text, app) for text in checked.problems]
             if resolve:
                 problems += audit.resolve(
@@ -95,8 +98,12 @@ def check(
     channel = trusting(app, where.channel)
     problems += stale(app, logs, channel, at_least)[0]
     # after a rollback nothing may be listed, and the log says so
-    if not number and not problems and not any(state.sets for _, state in logs):
-        problems = [f"{where.channel.store}: nothing is listed for {where.view}"]
+    if not (number or problems or sets):
+        what = "any family" if where.view == ALL else where.view
+        raise StoreError(
+            f"{where.channel.store}: nothing is {'staged' if staging else 'released'} for {what}",
+            hint="`status` shows which sets there are; --staging checks those that are staged",
+        )
     document = {"files": number, "problems": problems}
     app.emit(document, "\n".join(problems) or f"{count(number, 'file')}, no problem")
     return StoreError.exit_code if problems else 0
@@ -198,9 +205,17 @@ def serve(app: App, target: TargetOptions, host: str, port: int) -> None:
         )
     urls = [f"{site.url}{place.index}/" for place in places]
     lines, shown = list[str](), list[str]()
+    out = {  # what is released
+        (place.family, known.id)
+        for place, state in looked
+        for known in state.of(place.family).listed
+        if not place.is_staging
+    }
     for (place, state), url in zip(looked, urls, strict=True):
-        lines += (new := _install_lines(place, state.of(place.family), url))
-        shown += (f"# {'staged, not released' if place.is_staging else 'released'}:", *new)
+        newest, *new = _install_lines(place, state.of(place.family), url)
+        lines += new
+        also = "and" if (place.family, newest) in out else "not"
+        shown += (f"# staged, {also} released:" if place.is_staging else "# released:", *new)
     try:
         with site:
             app.emit({"url": site.url, "indexes": urls, "install": lines}, "\n".join(shown))
@@ -211,6 +226,7 @@ def serve(app: App, target: TargetOptions, host: str, port: int) -> None:
 
 
 def _install_lines(place: Place, state: IndexState, url: str) -> tuple[str, ...]:
+    """Return the newest set, "" for none, and the lines that install it."""
     for project in sorted(name for name in state.projects if name.endswith("-plugin")):
         files = [item for item in state.shown(project) if item.yanked is None]
         if files:
@@ -218,6 +234,6 @@ def _install_lines(place: Place, state: IndexState, url: str) -> tuple[str, ...]
             at = state.at(place, newest.manifest)
             manifest = manifests.find(at, newest.manifest) if newest.manifest else None
             if manifest is not None:
-                return Install.of(manifest, url).pip
-            return Install.of_version(project, newest.version, url).pip
-    return (f"# nothing is listed at {url}",)
+                return newest.manifest, *Install.of(manifest, url).pip
+            return newest.manifest, *Install.of_version(project, newest.version, url).pip
+    return "", f"# nothing is listed at {url}"

@@ -14,7 +14,7 @@ import click
 from msgspec import to_builtins
 
 import amdgpu_family_matrix as matrix
-from rocwheel.base import git
+from rocwheel.base import git, yaml_file
 from rocwheel.base.console import columns, count, duration
 from rocwheel.base.download import Client, Retry
 from rocwheel.base.errors import CommandError, ConfigError, HostError
@@ -22,12 +22,13 @@ from rocwheel.base.process import Command, base_env
 from rocwheel.base.values import replace
 from rocwheel.base.versions import moment, timestamp
 from rocwheel.cli import (
+    COMMANDS,
     as_called,
     bisect,  # noqa: F401 - its command is of the same group
     command_line,
     known,
 )
-from rocwheel.cli.app import App
+from rocwheel.cli.app import App, start
 from rocwheel.cli.nightly_options import (
     LATEST,
     SCHEDULERS,
@@ -41,7 +42,7 @@ from rocwheel.cli.nightly_options import (
     whole,
     worker,
 )
-from rocwheel.cli.options import COUNT, PATH, dry_run, group, option, seconds
+from rocwheel.cli.options import COUNT, PATH, dry_run, group, imported, option, seconds
 from rocwheel.cli.target import (
     FamiliesOptions,
     PersonOptions,
@@ -66,6 +67,7 @@ from rocwheel.release.ledger.nights import (
     Nights,
     Order,
     Phase,
+    WheelRecipe,
     check_name,
 )
 from rocwheel.release.operations import Who, check_clock
@@ -158,6 +160,23 @@ def _say_planned(app: App, made: NightPlan, state: str, *, explain: bool) -> Non
     app.emit(document, "\n".join(lines))
 
 
+def _check_line(recipe: WheelRecipe, settings: settings_file.NightSettings, path: Path) -> None:
+    """Refuse `options` of a set with which its build would not start. Raises ConfigError."""
+    try:
+        build = imported(COMMANDS["dist_wheels"][0])
+        build.make_context("dist_wheels", [*recipe.argv[1:]], obj=start())
+    except (click.UsageError, ConfigError, click.exceptions.Exit) as exc:
+        names = [
+            {item.name, *(f"{item.name}-{of}" for of in recipe.families)} for item in settings.sets
+        ]
+        at = next(number for number, known in enumerate(names) if recipe.name in known)
+        text = exc.format_message() if isinstance(exc, click.UsageError) else str(exc)
+        text = "an option that builds nothing" if isinstance(exc, click.exceptions.Exit) else text
+        step = ("options",) if settings.sets[at].options else ()
+        hint = "write options of `dist_wheels --help-all` that the night does not set itself"
+        raise yaml_file.load(path).error(text, "sets", at, *step, hint=hint) from exc
+
+
 def _plan(
     app: App,
     *,
@@ -185,6 +204,12 @@ def _plan(
         )
         recipes, absent = resolving.resolve(settings, families, world)
         recipes = resolving.with_authors(recipes, last, world)
+    for recipe in recipes:
+        _check_line(recipe, settings, path)
+    for item in settings.excused:
+        if item.until < app.now().date():
+            what = f"{path}: the excuse of {item.owner} for {item.cells} ended on {item.until}"
+            app.console.warn(f"{what}: remove it, or set a later day")
     made_of = image_record.of_night(settings, app.home.ci, families)
     setting = planning.PlanInput(
         night=night,
@@ -480,8 +505,9 @@ def check(app: App, max_age: float, target: StoreOptions) -> int:
     """Check that the newest night runs as it should, whether or not its cells pass.
 
     The exit status is 8 if there is no night, or a part of it is absent. It is 8 if the night is
-    too old, was stopped, never ran, or made no progress for 2 minutes (15 on Slurm). It is 8 if the
-    night built nothing or left no summary, or if Slurm holds a job.
+    too old, was stopped, did not begin within 2 hours, or made no progress for 2 minutes (15 on
+    Slurm). It is 8 if the night built nothing, if Slurm holds a job, or if the night, or the one
+    before it, ended without a summary.
     """
     where = NightTarget(app, target)
     names = where.nights.names()
@@ -497,6 +523,7 @@ def check(app: App, max_age: float, target: StoreOptions) -> int:
             app.console.warn(line)
         lines = slurm.release_lines(slurm.held(waits), whole(app))
         shown = page.page_url(where.channel, where.store)
+        night = next((name for name in names if problems[0].startswith(f"{name}: ")), night)
         look = (
             f"look: `nightly status {night}`, and {shown}" if night else "make one: `nightly plan`"
         )

@@ -103,8 +103,8 @@ class SetSettings(Value, frozen=True, kw_only=True):
 class Cost(Value, frozen=True, kw_only=True):
     """The resources of one kind of cell, and its time limit."""
 
-    cpus: Annotated[int, Meta(ge=0)] = 8
-    memory_mib: Annotated[int, Meta(ge=0)] = 32 << 10
+    cpus: Some = 8
+    memory_mib: Some = 32 << 10
     disk_mib: Annotated[int, Meta(ge=0)] = 40 << 10
     hours: Some = 5
 
@@ -112,8 +112,8 @@ class Cost(Value, frozen=True, kw_only=True):
 class BuildCost(Cost, frozen=True, kw_only=True):
     """The resources of a build, and the label of its runners on GitHub."""
 
-    cpus: Annotated[int, Meta(ge=0)] = 32
-    memory_mib: Annotated[int, Meta(ge=0)] = 64 << 10
+    cpus: Some = 32
+    memory_mib: Some = 64 << 10
     disk_mib: Annotated[int, Meta(ge=0)] = 150 << 10
     label: str = ""
 

@@ -714,7 +714,7 @@ def problems(
     night, book = names[-1], nights.book(names[-1])
     standings = standing.stand(book)
     age = (now - moment(book.plan.made)).total_seconds()
-    over = all(item.settled or item.cell.kind == "page" for item in standings.values())
+    over = _is_over(standings)
     lines = [f"{job.cell}: held by the scheduler: {job}" for job in slurm.held(waits)]
     if age > limit:
         lines.append(f"{night}: the newest night is {duration(age)} old")
@@ -747,10 +747,18 @@ def problems(
     if standing.nothing_built(standings):
         lines.append(f"{night}: nothing was built")
     judged = names[-1:] if over else names[-2:-1]  # one that goes on has no summary yet
+    ended = bool(judged)
+    with suppress(ConfigError):  # edited, or of another format
+        ended = ended and (over or _is_over(standing.stand(nights.book(judged[0]))))
     unread: list[str] = []
-    if judged and not known(nights, judged, unread.append):
-        lines += unread or [f"{judged[0]}: has no summary: its page was never made"]
+    if ended and not known(nights, judged, unread.append):
+        page = f"`nightly report state --night {judged[0]}`"
+        lines += unread or [f"{judged[0]}: has no summary: its page was never made: {page}"]
     return lines
+
+
+def _is_over(standings: Mapping[str, CellStanding]) -> bool:
+    return all(item.settled or item.cell.kind == "page" for item in standings.values())
 
 
 def _is_stalled(book: Book, standings: Mapping[str, CellStanding], now: datetime) -> bool:

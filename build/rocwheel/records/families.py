@@ -19,7 +19,7 @@ from rocwheel.base import yaml_file
 from rocwheel.base.choices import ALL
 from rocwheel.base.errors import ConfigError
 from rocwheel.base.values import Value
-from rocwheel.base.versions import PythonVersion, gfx_target, suggest
+from rocwheel.base.versions import gfx_target, suggest
 from rocwheel.base.yaml_file import FieldError
 
 
@@ -124,25 +124,14 @@ def refuse_lacking(wanted: Mapping[str, Collection[str]], given: Collection[str]
 
 
 def named(name: str, own: Mapping[str, Family]) -> Family:
-    """Find a family among `own`, else in the matrix. Raises ConfigError that names the nearest one.
-
-    A rule of its policy for a CPython that does not exist is an error: it would require nothing.
-    """
+    """Find a family among `own`, else in the matrix. Raises ConfigError that names the nearest."""
     if name in own:
         return own[name]
     try:
-        family = matrix.family(name)
+        return matrix.family(name)
     except KeyError as exc:
         problem, _, hint = str(exc.args[0]).partition("; ")
         if "unknown" in problem:
             hint = matrix.nearest(name, dict.fromkeys((*matrix.FAMILIES, *own)))
             hint += "" if "did you" in hint else "; your own are in a --family-file"
         raise ConfigError(problem, hint=hint) from exc
-    for rule in family.policy:
-        for python in rule.pythons:
-            try:
-                PythonVersion.parse(python)
-            except ConfigError as exc:
-                where = f"{name}: policy: {rule.suite}"
-                raise ConfigError(f"{where}: {exc}", hint=exc.hint) from exc
-    return family

@@ -27,7 +27,7 @@ OWNER_ONLY: Final = 0o600
 def generate(path: Path) -> PublicKey:
     """Write a new Ed25519 key that its owner alone can read; return its public part.
 
-    Makes its folder. Raises ConfigError for a name that is taken, and for a place in a checkout.
+    Raises ConfigError for a name that is taken, a missing folder, and a place in a checkout.
     """
     from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
     from cryptography.hazmat.primitives.serialization import Encoding, NoEncryption, PrivateFormat
@@ -36,11 +36,12 @@ def generate(path: Path) -> PublicKey:
     private = Ed25519PrivateKey.generate()
     pem = private.private_bytes(Encoding.PEM, PrivateFormat.PKCS8, NoEncryption())
     try:
-        path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
         descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, OWNER_ONLY)
     except OSError as exc:
         is_there = isinstance(exc, FileExistsError)
         hint = "choose another " + ("name: a key is never written over" if is_there else "folder")
+        if isinstance(exc, FileNotFoundError):
+            hint = f"correct the path, or make its folder: mkdir -p -m 700 {path.parent}"
         raise ConfigError(f"{path}: {exc.strerror}", hint=hint) from exc
     with os.fdopen(descriptor, "wb") as file:
         file.write(pem)
