@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import json
 import os
 import shutil
 import subprocess
@@ -269,9 +270,10 @@ def test_a_branch_that_moves_while_a_night_is_planned_is_one_commit_in_all_its_s
     assert {recipe.jax_commit for recipe in recipes} == {"a" * 40}
 
 
-def page_of(version: str) -> bytes:
-    name = f"therock-dist-linux-gfx90a-{version}.tar.gz"
-    return f'<script>const files = [{{"name": "{name}", "mtime": {DAY}}}];</script>'.encode()
+def page_of(*versions: str) -> bytes:
+    names = [f"therock-dist-linux-gfx90a-{version}.tar.gz" for version in versions]
+    listed = json.dumps([{"name": name, "mtime": DAY} for name in names])
+    return f"<script>const files = {listed};</script>".encode()
 
 
 DAY = 1780000000.0  # 2026-05-28
@@ -379,7 +381,8 @@ def test_old_facts_are_told_where_a_night_relies_on_them(tmp_path, runner):
             FaultServer() as server,
             Client({}, retry=Retry(attempts=1), note=lambda _: None) as client,
         ):
-            page = server.add("tarball/", page_of("10.1.0a20260915"))
+            others = ("10.1.0", "10.1.0a20260916+bkc.20260917", "10.1.0a20269999")
+            page = server.add("tarball/", page_of("10.1.0a20260915", *others))
             server.add("tarball/therock-dist-linux-gfx90a-10.1.0a20260915.tar.gz", b"ROCm")
             file.write_text((CI / "therock.yaml").read_text().replace(address, page))
             recipes, absent = resolve(

@@ -11,6 +11,7 @@ from support.tarballs import rocm_files, write
 from rocwheel import rocm
 from rocwheel.base.errors import RocmError
 from rocwheel.base.versions import RocmVersion
+from rocwheel.cli import main
 from rocwheel.rocm.rocm_root import Facts, agreed_version, inspect, listing_digest
 
 if TYPE_CHECKING:
@@ -47,6 +48,22 @@ def test_the_layout_of_distribution_packages_is_known_too(tmp_path):
     assert facts(tmp_path).bitcode == "amdgcn/bitcode"
 
 
+@pytest.mark.parametrize(
+    ("inside", "hint"),
+    [
+        ("_rocm_sdk_core", "expand the packages: `rocm-sdk init` makes _rocm_sdk_devel; name that"),
+        ("_rocm_sdk_devel", "{}/_rocm_sdk_devel is empty: remove it; `rocm-sdk init` makes it"),
+        ("_rocm_sdk_devel/bin", "name {}/_rocm_sdk_devel"),
+    ],
+)
+def test_a_folder_of_pips_packages_is_refused_with_what_makes_a_tree_of_it(
+    inside, hint, tmp_path, capsys
+):
+    (tmp_path / inside).mkdir(parents=True)
+    assert main(["rocm", "fetch", f"--therock-path={tmp_path}"]) == RocmError.exit_code
+    assert hint.format(tmp_path) in capsys.readouterr().err
+
+
 HEADER = "include/rocm-core/rocm_version.h"
 CLANG = "lib/llvm/bin/clang"
 SOUND = rocm_files()
@@ -55,7 +72,7 @@ SOUND = rocm_files()
 @pytest.mark.parametrize(
     ("files", "says"),
     [
-        ({HEADER: None}, r"rocm_version\.h"),
+        ({HEADER: None}, r"tree: include/rocm-core/rocm_version\.h: No such file"),
         ({".info/version": None}, r"\.info/version"),
         ({".info/version": None, HEADER: None}, "no ROCm tree"),
         (dict.fromkeys(SOUND), "no ROCm tree"),

@@ -69,6 +69,9 @@ def test_other_addresses_stand_for_themselves(tmp_path):
         ("stable", "packages", "7.15.0a20260630", "the stream 'stable' has none"),
         ("nightly", "packages", "7.15.0a20260901", "the stream 'nightly' has none"),  # it ended
         ("http://mirror.lan/rocm/", "packages", "", "mirror.lan/rocm/: is not an https address"),
+        ("ftp://mirror/rocm/", "tarballs", "", "ftp://mirror/rocm/: is not an https address"),
+        ("file:///rocm/", "packages", "", "file:///rocm/: is not an https address"),
+        ("nightly", "packages", "10.1.0a20269999", "the stream 'nightly' has none"),  # no such day
         ("stable", "asan", "10.0.0", "ROCm 10.0.0: the stream 'stable' has none"),
         ("nightly", "tarballs", "newest", "'newest': not a ROCm version"),
     ],
@@ -126,7 +129,18 @@ def test_facts_older_than_a_month_or_yet_to_come_are_listed_with_a_command(today
         (r"<(Key|Size", "<((Key|Size", "cannot refer to an open group"),
         ('versions: "<10.0"', 'versions: "<=10.0"', "ROCm 10.0 is in an earlier place, too"),
         ('versions: "<10.0"', 'versions: ">9"', "ROCm 10.0 is in an earlier place, too"),
-        ("also: [prerelease]", "also: [dev]", "dev is given twice"),
+        ('versions: ">=10.0,<12"', 'versions: ""', "in an earlier place, too"),
+        ("also: [prerelease]", "also: [dev]", r"streams\.rc\.also\[0\]: dev is given twice"),
+        ("example: 10.0.0", "example: 10.0.0a1", "10.0.0a1 does not fit `pattern`"),
+        ("example: 10.1.0a20260901", "example: 10.1.0a20269999", "names no day"),
+        ("quiet_days: 60", "quiet_days: -1", r"quiet_days: .*>= 1"),
+        (
+            "https://bkc.repo.amd.com/rocm/core/tarball/",
+            "https://dev.repo.amd.com/rocm/core/tarball/",
+            "is an address of bkc, too",
+        ),
+        ("plain_http: []", "plain_http: ['*']", "'\\*' is not a host"),
+        ("plain_http: []", "plain_http: ['mirror.lan:80']", "is not a host"),
         ("  kernel_packs: .kpack", "  kpack: .kpack", "unknown key"),
     ],
 )

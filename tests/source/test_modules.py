@@ -104,18 +104,27 @@ def test_only_a_tree_that_was_looked_at_has_no_lock_file(tmp_path, runner):
 
 
 @pytest.mark.parametrize(
-    ("version", "by_module"),
-    [("0.9.1", False), ("0.11.0", False), ("0.11.1", True), ("0.12.0", True)],
+    ("version", "options", "by_module"),
+    [
+        ("0.9.1", (), False),
+        ("0.11.0", ("--config=rocm_clang_hermetic_local_sysroot",), False),
+        ("0.11.1", (), True),
+        ("0.12.0", (), True),
+        ("0.9.1", ("--config=bzlmod",), True),
+        ("0.9.2", ("--config", "of_the_user"), True),  # what it says is not known yet
+        ("0.10.0", ("--enable_bzlmod",), True),
+        ("0.10.0", ("--config=bzlmod", "--noenable_bzlmod"), False),
+        ("0.12.0", ("--enable_bzlmod=false",), False),
+    ],
 )
-def test_a_pin_whose_sources_are_not_here_is_as_its_wheels_say(
-    version, by_module, tmp_path, runner
+def test_a_pin_whose_sources_are_not_here_is_as_its_wheels_and_the_options_say(
+    version, options, by_module, tmp_path, runner
 ):
-    asked = SourceRequest(jax_version=version, allow_unverified_pin=True)
+    asked = SourceRequest(jax_version=version, allow_unverified_pin=True, bazel_options=options)
     planned = source.plan(asked, pins=PINS, cache=tmp_path)
-    assert (
-        bool(source.preview(planned, pins=PINS, runner=runner, console=silent()).modules)
-        is by_module
-    )
+    tree = source.preview(planned, pins=PINS, runner=runner, console=silent())
+    assert bool(tree.modules) is by_module
+    assert tree.version_class.marks.modules in {None, by_module}
 
 
 @pytest.mark.parametrize(
@@ -161,6 +170,25 @@ def test_a_users_own_config_turns_bzlmod_on(tmp_path):
     root = current(tmp_path, **{"WORKSPACE": "", ".bazelrc": rc})
     assert bazelrc.modules(root, bazelrc.read_rc(root)) is False
     assert bazelrc.modules(root, bazelrc.read_rc(root), ["--config=bzlmod"]) is None
+
+
+@pytest.mark.parametrize(
+    ("lacks", "options"),
+    [("MODULE.bazel", ("--config=bzlmod",)), ("WORKSPACE", ("--noenable_bzlmod",))],
+)
+def test_options_choose_the_class_of_a_tree_and_are_named_where_it_lacks_a_file(
+    lacks, options, tmp_path, runner, console
+):
+    rc = "common:bzlmod --enable_bzlmod --noenable_workspace\n"
+    revision = f'XLA_COMMIT = "{OTHER}"\n'
+    root = current(tmp_path, **{"WORKSPACE": "", "third_party/xla/revision.bzl": revision})
+    (root / ".bazelrc").write_text(rc + (root / ".bazelrc").read_text())
+    tree = resolve(root, runner, console, bazel_options=("--noenable_bzlmod",))
+    assert (tree.modules, tree.version_class.marks.modules) == (False, False)
+    (root / lacks).unlink()
+    with pytest.raises(SourceError, match=f"--bazel-options={options[0]} .* no {lacks}") as caught:
+        resolve(root, runner, console, bazel_options=options)
+    assert caught.value.hint == "drop that option"
 
 
 def test_the_xla_that_is_recorded_is_the_one_that_a_users_config_builds(tmp_path, runner, console):

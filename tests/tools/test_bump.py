@@ -350,7 +350,13 @@ def test_a_check_goes_on_past_who_cannot_be_reached(command, context, bazels):
     offered(bazels[0], "7.7.1", b"bazel")
     command("bazel", "--to=7.7.1")
     code, out, err = command("--check", "--json")
-    assert (code, json.loads(out)["newer"]) == (0, [])
+    assert (code, json.loads(out)["newer"]) == (SourceError.exit_code, [])
     assert any("jax-ml/jax" in text for text in json.loads(out)["not_looked_at"])
+    shutil.rmtree(Path(context.github.removeprefix("file://")) / "bazelbuild")
+    code, out, err = command("--check")  # no server answers: each is named once
+    assert (code, out) == (SourceError.exit_code, "")
+    assert err.count("warning: not looked at: ") == 3
+    code, out, err = command("rocm", "--check")
+    assert (code, out, "rocm: nothing is pinned" in err) == (0, "", True)
     code, out, err = command("therock", "--check")
     assert (code, out) == (FetchError.exit_code, "")

@@ -104,7 +104,7 @@ def other_tools() -> dict[str, str]:
 
 def as_called(text: str, app: App) -> str:
     """Return a hint whose command lines, `in such marks`, can be pasted as they are."""
-    ours = rf"`(?:rocwheel )?((?:{'|'.join(NAMES)})\b[^`]*)`"
+    ours = rf"`(?:rocwheel )?((?:{'|'.join(NAMES)})(?![\w-])[^`]*)`"
     return re.sub(ours, lambda line: f"`{command_line(app, line[1])}`", text)
 
 

@@ -53,14 +53,15 @@ def add(app: App, *, version: str, repository: str, ref: str, default: bool, dry
 @command("bump")
 @click.argument("what", required=False, type=click.Choice(KINDS))
 @option("--to", metavar="[NAME=]VERSION", help="The version; default: the newest there is.")
-@option("--check", is_flag=True, help="Only print what is newer; the status is 1 if anything is.")
+@option("--check", is_flag=True, help="Only print what is newer; status 1 if anything is.")
 @dry_run
 @click.pass_obj
 def bump(app: App, what: str | None, to: str, check: bool, dry_run: bool) -> int:
     """Take a newer JAX, ROCm or Bazel, once verified; compare TheRock's addresses.
 
     Compares sources with wheels, bytes with published digests, and the addresses of TheRock with
-    its own sources. Prints what changes and the upstream log. Without a name it looks at all.
+    its own sources. Prints what changes and the upstream log. Without a name it looks at all, and
+    --check ends with status 4, 5 or 11 where nothing is newer, but not all servers answered.
     """
     if to and not what:
         raise click.UsageError("--to is for one WHAT")
@@ -88,17 +89,19 @@ def bump(app: App, what: str | None, to: str, check: bool, dry_run: bool) -> int
 
 
 def _newer(app: App, wanted: list[Wanted], unreachable: list[RocwheelError]) -> int:
-    for exc in unreachable:
-        app.console.warn(f"not looked at: {exc}")
     rows = [
         {"kind": kind, "name": fact.name, "now": fact.now, "newer": to} for kind, fact, to in wanted
     ]
-    missed = list(map(str, unreachable))
+    missed = list(dict.fromkeys(map(str, unreachable)))
+    for text in missed:
+        app.console.warn(f"not looked at: {text}")
+    if not rows and not missed:
+        app.console.info("nothing newer")
     app.emit(
         {"newer": rows, "not_looked_at": missed},
         "\n".join(map("{kind} {name}: {now} -> {newer}".format_map, rows)),
     )
-    return OUTDATED if wanted else 0
+    return OUTDATED if wanted else unreachable[0].exit_code if unreachable else 0
 
 
 def _finish(

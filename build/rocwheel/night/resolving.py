@@ -146,7 +146,7 @@ class _Resolver:
         self.image_of = cache(partial(one_image, here=self.here))
         self.day = cache(self._day)
         client, cwd = world.client, self.here.cwd
-        self.listed = cache(partial(listing.newest, client=client, cwd=cwd))
+        self.listed = cache(partial(listing.every, client=client, cwd=cwd))
         self.today = self.here.now().date()
         self.quiet_days = settings.quiet_days  # of a page that says nothing else
 
@@ -178,7 +178,8 @@ class _Resolver:
             yield replace(self._recipe(item, item.name, wanted, item.rocm.source), jax_newest=day)
             return
         page = therock.address(item.rocm.tarballs, "tarballs", ci=self.ci, cwd=self.here.cwd)
-        listed, every = self.listed(page), therock.known().names.everything
+        listed = listing.newest_of(self.listed(page), page, self.stream_of(item))
+        every = therock.known().names.everything
         names = wanted if self.is_apart(item) else (every,)
         days = {name: listed[name].day for name in names if name in listed and "://" in page}
         yield from self._old(item, page, {name: day for name, day in days.items() if day})

@@ -6,7 +6,7 @@ lists nothing, one that cannot be read and one with unknown names are three diff
 """
 
 import json
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import suppress
 from datetime import date, datetime, timezone
 from html import unescape
@@ -21,7 +21,7 @@ from rocwheel.base.download import Client, without_secrets
 from rocwheel.base.errors import ConfigError, FetchError
 from rocwheel.base.values import Plain
 from rocwheel.rocm import therock
-from rocwheel.rocm.therock import TarballName
+from rocwheel.rocm.therock import ReleaseStream, TarballName
 
 PAGE_BYTES: Final = 64 << 20
 BUCKET_PAGES: Final = 100  # of 1,000 files each
@@ -51,9 +51,22 @@ File = tuple[str, str, str]  # its name, its URL or path, and when it was put th
 
 def newest(where: str, *, client: Client, cwd: Path) -> dict[str, ListedTarball]:
     """Return the newest tarball of each family, and of `multiarch`, that `where` lists."""
-    return {
-        item.name.group: item for item in sorted(every(where, client=client, cwd=cwd), key=order)
-    }
+    return newest_of(every(where, client=client, cwd=cwd), where)
+
+
+def newest_of(
+    listed: Iterable[ListedTarball], where: str, stream: ReleaseStream | None = None
+) -> dict[str, ListedTarball]:
+    """Return the newest of each group; of a stream's page only versions that are like its own."""
+    found = sorted(listed, key=order)
+    fitting = [item for item in found if stream is None or stream.has(str(item.name.version))]
+    if stream and not fitting:
+        raise FetchError(
+            f"{without_secrets(where)}: lists ROCm {found[-1].name.version}, and none that is like "
+            f"{stream.example}",
+            hint=f"name another stream, or correct `pattern` in ci/{therock.FILE}",
+        )
+    return {item.name.group: item for item in fitting}
 
 
 def every(where: str, *, client: Client, cwd: Path) -> tuple[ListedTarball, ...]:

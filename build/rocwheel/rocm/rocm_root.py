@@ -101,13 +101,17 @@ def of_packages(folder: Path) -> str:
         any(part.startswith(pip.begin) for part in folder.parts) or [*folder.glob(f"{pip.begin}*")]
     ):
         return ""
+    if (whole := folder / pip.whole).is_dir():
+        if any(whole.iterdir()):
+            return f"name {whole}"
+        return f"{whole} is empty: remove it; `{pip.expand}` makes it"
     return f"expand the packages: `{pip.expand}` makes {pip.whole}; name that folder"
 
 
 def _inspected(folder: Path, name: str) -> Facts:
     root, tree = _root(folder, name), _tree()
     header = _header_version(root, name)
-    info = _text(root / tree.version, name).strip()
+    info = _text(root, tree.version, name).strip()
     try:
         agrees = RocmVersion.parse(info).series == RocmVersion.parse(header).series
     except ConfigError as exc:
@@ -249,7 +253,7 @@ def _root(folder: Path, name: str) -> Path:
 
 
 def _header_version(root: Path, name: str) -> str:
-    text = _text(root / _tree().header, name)
+    text = _text(root, _tree().header, name)
     numbers = []
     for part in ("MAJOR", "MINOR", "PATCH"):
         match = re.search(
@@ -268,10 +272,9 @@ def _tree() -> therock.TreeLayout:
     return therock.known().tree
 
 
-def _text(path: Path, name: str) -> str:
-    where = f"{name}: {path.parent.name}/{path.name}"
+def _text(root: Path, path: str, name: str) -> str:
     hint = "the tree is incomplete; fetch a whole one"
-    with named(where, RocmError, hint=hint), path.open("rb") as file:
+    with named(f"{name}: {path}", RocmError, hint=hint), (root / path).open("rb") as file:
         return file.read(1 << 20).decode("utf-8", "replace")
 
 

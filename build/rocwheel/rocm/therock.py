@@ -7,12 +7,14 @@ AddressSanitizer have the same names in a folder of their own.
 
 import re
 from collections.abc import Iterator, Mapping
+from contextlib import suppress
 from datetime import date, timedelta
 from functools import cache
 from pathlib import Path
 from typing import Annotated, Final, Literal
 from urllib.parse import unquote, urlsplit
 
+from msgspec import Meta
 from packaging.specifiers import SpecifierSet
 from packaging.version import Version
 
@@ -30,6 +32,15 @@ FILE: Final = "therock.yaml"
 Address = Annotated[str, matching(r"\Ahttps?://\S+/\Z", "an https address of a folder", "end in /")]
 Kind = Literal["tarballs", "asan", "packages"]
 OLD_FACT: Final = 30  # days after which a fact is compared with its source again
+# A host as `urlsplit` names it: without a port, an address of IPv6 without brackets.
+Host = Annotated[
+    str,
+    matching(
+        r"\A([a-z0-9]([a-z0-9.-]*[a-z0-9])?|[0-9a-f]*:[0-9a-f.]*:[0-9a-f:.]*)\Z",
+        "a host",
+        "write for example mirror.example.lan, without a port",
+    ),
+]
 _WORD: Final = re.compile(r"[a-z]+\Z")
 _DAY: Final = re.compile(r"(?:a|\+bkc\.)(20\d\d)(\d\d)(\d\d)\b")
 
@@ -55,20 +66,28 @@ class ReleaseStream(Value, frozen=True, kw_only=True):
     also: tuple[str, ...] = ()  # older names of it
     pattern: re.Pattern[str]  # of its versions
     example: str
-    quiet_days: int
+    quiet_days: Annotated[int, Meta(ge=1)]
     places: tuple[ReleasePlace, ...]
 
     def __post_init__(self) -> None:
         if not self.places:
             raise FieldError("has no place", "places", hint="add one")
+        if not self.has(self.example):
+            what = f"{self.example} does not fit `pattern`, or names no day"
+            raise FieldError(what, "example", hint="correct one of the two")
         limits = [each.version.removesuffix(".*") for at in self.places for each in at.versions]
-        limits += [f"{Version(each).base_version}.1" for each in limits]  # and what follows
+        limits += [f"{Version(each).base_version}.{n}" for each in limits for n in ("0.0.1", "1")]
+        limits += ["0", "9999"]  # what follows a limit, and what no limit holds
         for number, place in enumerate(self.places):
             for version in map(Version, limits):
                 if any(place.has(version) and other.has(version) for other in self.places[:number]):
                     what = f"ROCm {version} is in an earlier place, too"
                     hint = "give each version one place"
                     raise FieldError(what, "places", number, "versions", hint=hint)
+
+    def has(self, version: str) -> bool:
+        """Return whether a version is like its own, on a day that there is."""
+        return bool(self.pattern.fullmatch(version)) and all(map(_day, _DAY.findall(version)))
 
 
 class Upstream(Value, frozen=True, kw_only=True):
@@ -144,7 +163,7 @@ class TheRock(Value, frozen=True, kw_only=True):
     """TheRock's interface."""
 
     schema: Literal[2]
-    plain_http: tuple[str, ...]  # hosts in a private network without https
+    plain_http: tuple[Host, ...]  # hosts in a private network without https
     streams: Mapping[str, ReleaseStream]
     upstream: Upstream
     names: TarballNames
@@ -153,12 +172,22 @@ class TheRock(Value, frozen=True, kw_only=True):
     changes: tuple[ChangesPage, ...]
 
     def __post_init__(self) -> None:
-        yaml_file.each_once(
-            (*self.streams, *(name for each in self.streams.values() for name in each.also)),
-            "streams",
-        )
+        names, pages = {*self.streams}, dict[str, str]()
         for name, stream in self.streams.items():
+            for number, other in enumerate(stream.also):
+                if other in names:
+                    what, hint = f"{other} is given twice", "remove one of the two"
+                    raise FieldError(what, "streams", name, "also", number, hint=hint)
+                names.add(other)
             for number, place in enumerate(stream.places):
+                for kind in ("tarballs", "asan"):
+                    page = getattr(place, kind)
+                    if page and pages.setdefault(page, name) != name:
+                        raise FieldError(
+                            f"{page} is an address of {pages[page]}, too",
+                            "streams", name, "places", number, kind,
+                            hint="give each stream its own",
+                        )  # fmt: skip
                 for kind in ("tarballs", "asan", "packages"):
                     if host := self.unprotected(getattr(place, kind) or ""):
                         raise FieldError(
@@ -222,13 +251,13 @@ def base_name(source: str) -> str:
 
 def day_of(version: RocmVersion) -> date | None:
     """Return the day in a nightly's version, the later of two."""
-    days = []
-    for year, month, day in _DAY.findall(str(version)):
-        try:
-            days.append(date(int(year), int(month), int(day)))
-        except ValueError:  # such as a20261399
-            continue
-    return max(days, default=None)
+    return max(filter(None, map(_day, _DAY.findall(str(version)))), default=None)
+
+
+def _day(parts: tuple[str, ...]) -> date | None:
+    with suppress(ValueError):  # such as a20261399
+        return date(*map(int, parts))
+    return None
 
 
 @cache
@@ -243,6 +272,10 @@ def stream_of(text: str, *, ci: Path, cwd: Path) -> ReleaseStream | None:
     Raises ConfigError.
     """
     data = yaml_file.read(ci / FILE, TheRock)
+    if "://" in text and urlsplit(text).scheme.lower() not in {"http", "https"}:
+        raise ConfigError(
+            f"{without_secrets(text)}: is not an https address", hint="write https, or a folder"
+        )
     if host := data.unprotected(text):
         raise ConfigError(
             f"{without_secrets(text)}: is not an https address",
@@ -270,7 +303,7 @@ def address(text: str, kind: Kind, *, version: str = "", ci: Path, cwd: Path) ->
         day = day_of(wanted)
         places = [place for place in places if place.has(wanted.version)]
         ended = places[0].ended if places else None
-        if not stream.pattern.fullmatch(str(wanted)):
+        if not stream.has(str(wanted)):
             places, hint = [], f"its versions are like {stream.example}"
         elif day and ended and day > ended:
             places, hint = [], f"its last one of this range is of {ended}"

@@ -100,18 +100,12 @@ def modules(workspace: Path, rc: RcFiles, options: Iterable[str] = ()) -> bool |
     is said, a MODULE.bazel counts from Bazel 7 on, and a WORKSPACE before 8. Raises SourceError
     for a tree whose rc files say one thing and whose files the other.
     """
-    said: dict[str, bool] = {}  # as the last of the options says
-    for option in rc.flatten(
+    given = [
         item
         for item in joined(options)
         if not item.startswith("--config") or item.partition("=")[2] in rc.configs
-    ):
-        match = re.fullmatch(
-            r"--(no)?(?:experimental_)?enable_(bzlmod|workspace)(?:=(\w+))?", option
-        )
-        if match:
-            is_on = match[3] in {None, "1", "true", "yes"}
-            said[match[2]] = is_on is not bool(match[1])
+    ]
+    said = switched(rc.flatten(given))
     has_workspace = any((workspace / name).exists() for name in ("WORKSPACE", "WORKSPACE.bazel"))
     has_module, wanted = (workspace / "MODULE.bazel").exists(), workspace / ".bazelversion"
     number = re.match(r"\d+", wanted.read_text("utf-8", "replace") if wanted.is_file() else "")
@@ -120,14 +114,26 @@ def modules(workspace: Path, rc: RcFiles, options: Iterable[str] = ()) -> bool |
     lacks = "" if has_module or not is_on else "MODULE.bazel"
     lacks = lacks or ("" if is_on or has_workspace else "WORKSPACE")
     if lacks:
-        word = "enable" if is_on else "disable"
-        raise SourceError(
-            f"{workspace}: its rc files {word} bzlmod, and it has no {lacks}",
-            hint="the checkout is incomplete, or mixes two releases",
-        )
+        word, hint = "enable" if is_on else "disable", "incomplete, or mixes two releases"
+        who, hint = f"its rc files {word}", f"the checkout is {hint}"
+        if own := [item for item in given if "bzlmod" in switched(rc.expand([item]))]:
+            who, hint = f"--bazel-options={own[-1]} {word}s", "drop that option"
+        raise SourceError(f"{workspace}: {who} bzlmod, and it has no {lacks}", hint=hint)
     if is_on and not (has_workspace and said.get("workspace", major <= BY_MODULES)):
         return None
     return is_on
+
+
+def switched(options: Iterable[str]) -> dict[str, bool]:
+    """Return whether options turn `bzlmod` and `workspace` on, as the last of them says."""
+    said: dict[str, bool] = {}
+    for option in options:
+        match = re.fullmatch(
+            r"--(no)?(?:experimental_)?enable_(bzlmod|workspace)(?:=(\w+))?", option
+        )
+        if match:
+            said[match[2]] = (match[3] in {None, "1", "true", "yes"}) is not bool(match[1])
+    return said
 
 
 def read_rc(workspace: Path, names: Iterable[str] = ()) -> RcFiles:

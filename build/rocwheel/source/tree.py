@@ -8,6 +8,7 @@ import re
 import shutil
 import tempfile
 from collections.abc import Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
@@ -189,9 +190,10 @@ def resolve(planned: SourcePlan, *, pins: Pins, runner: Runner, console: Console
     _check_labels(root / layout.workspace, layout)
     version = _version(root, layout.version)
     workspace = root / layout.workspace
-    version_class, odd = _class_of(root, layout, version)
+    own = planned.request.bazel_options
+    version_class, odd = _class_of(root, layout, version, own)
     rc = bazelrc.read_rc(workspace, version_class.startup_files)
-    modules = bazelrc.modules(workspace, rc, planned.request.bazel_options)
+    modules = bazelrc.modules(workspace, rc, own)
     wanted, fixed = workspace / ".bazelversion", layout.fixed_number
     number = fixed.pattern.search(text_of(root / fixed.file)) if fixed else None
     pin = planned.pin or next((pin for pin in pins.pins if pin.name == str(version)), None)
@@ -200,7 +202,9 @@ def resolve(planned: SourcePlan, *, pins: Pins, runner: Runner, console: Console
             f"{root}: is JAX {version}, the pin says {planned.pin.version}",
             hint="correct ci/pins.yaml",
         )
-    is_own = modules == bazelrc.modules(workspace, rc)  # and not the user's
+    is_own = False  # but the user's
+    with suppress(SourceError):  # a tree that only their options make complete
+        is_own = modules == bazelrc.modules(workspace, rc)
     by_module = modules is not False
     taken, applied, lacking = _xla(planned, layout, runner, by_module=by_module, is_own=is_own)
     linker = layout.xla.linkers.get(taken.commit, version_class.linker)
@@ -247,6 +251,16 @@ def preview(planned: SourcePlan, *, pins: Pins, runner: Runner, console: Console
         return resolve(planned, pins=pins, runner=runner, console=console)
     layout, name = pins.layouts[pin.layout], request.jax_branch or pin.commit
     version_class = _class_by_version(planned.root, layout, Version(pin.version))
+    is_on = version_class.marks.modules or False
+    known = {*version_class.own_configs, *version_class.marks.configs}
+    options = (  # any other config may turn it on: it is not here yet
+        "--enable_bzlmod" if name == "--config" and config not in known else f"{name}={config}"
+        for name, _, config in (o.partition("=") for o in bazelrc.joined(request.bazel_options))
+    )
+    modules = bazelrc.switched(option.rstrip("=") for option in options).get("bzlmod", is_on)
+    for item in layout.classes:
+        if item.versions == version_class.versions and item.marks.modules is modules:
+            version_class = item
     later = f"JAX {name} is not here yet: taken to be like {pin.version} (--jax-version)"
     return SourceTree(
         root=planned.root,
@@ -260,11 +274,12 @@ def preview(planned: SourcePlan, *, pins: Pins, runner: Runner, console: Console
         xla=_identified(planned, request.xla_source_dir, None, runner)
         if request.xla_source_dir
         else Source(
-            repository=layout.xla.repository, commit="" if planned.like else pin.xla_commit or ""
+            repository=layout.xla.repository,
+            commit="" if planned.like or modules != is_on else pin.xla_commit or "",
         ),
         xla_dir=request.xla_source_dir,
         release=pins.find(pin.name, allow_unverified=True),
-        modules=version_class.marks.modules or False,
+        modules=modules,
         warnings=(later,) if planned.like else (),
     )
 
@@ -343,7 +358,9 @@ def has_target(workspace: Path, label: str) -> bool:
     return f'"{name}"' in text
 
 
-def _class_of(root: Path, layout: Layout, version: Version) -> tuple[VersionClass, tuple[str, ...]]:
+def _class_of(
+    root: Path, layout: Layout, version: Version, options: Sequence[str]
+) -> tuple[VersionClass, tuple[str, ...]]:
     """Return the class whose marks the tree has; also warnings, where its version says another one.
 
     Development commits carry new configs under an old number, so what the tree has decides. Where
@@ -355,7 +372,7 @@ def _class_of(root: Path, layout: Layout, version: Version) -> tuple[VersionClas
             f"{root}: JAX {version} is too old: rocwheel builds {layout.oldest} and later",
             hint="take a newer JAX, or the build script of that release",
         )
-    fitting = [item for item in layout.classes if not _lacking(root, layout, item)]
+    fitting = [item for item in layout.classes if not _lacking(root, layout, item, options)]
     said = layout.version_class(version)
     warnings: list[str] = []
     if said and said in fitting:
@@ -367,7 +384,7 @@ def _class_of(root: Path, layout: Layout, version: Version) -> tuple[VersionClas
             warnings.append(f"{root}: says it is JAX {version}, but has what {chosen} has")
     else:
         chosen = _class_by_version(root, layout, version)
-        lacking = ", ".join(_lacking(root, layout, chosen))
+        lacking = ", ".join(_lacking(root, layout, chosen, options))
         warnings.append(f"{root}: JAX {version} should have {lacking}")
     if version.base_version not in layout.known:
         warnings.append(
@@ -377,16 +394,19 @@ def _class_of(root: Path, layout: Layout, version: Version) -> tuple[VersionClas
     return chosen, tuple(warnings)
 
 
-def _lacking(root: Path, layout: Layout, candidate: VersionClass) -> list[str]:
+def _lacking(
+    root: Path, layout: Layout, candidate: VersionClass, options: Sequence[str]
+) -> list[str]:
     workspace = root / layout.workspace
     missing = [name for name in candidate.startup_files if not (workspace / name).is_file()]
     if missing:
         return missing
     rc, marks = bazelrc.read_rc(workspace, candidate.startup_files), candidate.marks
     defined, wants = rc.configs, marks.modules
+    is_on = wants is not None and bazelrc.modules(workspace, rc, options) is not False
     return [
-        *(["bzlmod"] if wants and bazelrc.modules(workspace, rc) is False else ()),
-        *(["no bzlmod"] if wants is False and bazelrc.modules(workspace, rc) is not False else ()),
+        *(["bzlmod"] if wants and not is_on else ()),
+        *(["no bzlmod"] if wants is False and is_on else ()),
         *(f"--config={name}" for name in marks.configs if name not in defined),
         *(f"no --config={name}" for name in marks.without if name in defined),
         *(

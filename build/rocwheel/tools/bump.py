@@ -112,12 +112,13 @@ def newer(
 ) -> Iterator[tuple[str, Fact, str]]:
     """Yield every fact with a newer version, and that version.
 
-    With `unreachable`, a server that cannot be reached is added there, and the others are asked;
-    it is an error only where none of them answers.
+    With `unreachable`, a server that cannot be reached is added there, and the others are asked.
     """
-    reached = 0
     for kind in kinds:
-        for fact in KINDS[kind].facts(context):
+        facts = [*KINDS[kind].facts(context)]
+        if not facts:
+            context.here.console.info(f"{kind}: nothing is pinned, so nothing can be newer")
+        for fact in facts:
             try:
                 to = KINDS[kind].newest(fact, context)
             except RocwheelError as exc:
@@ -125,11 +126,8 @@ def newer(
                     raise
                 unreachable.append(exc)
                 continue
-            reached += 1
             if to != fact.now:
                 yield kind, fact, to
-    if unreachable and not reached:
-        raise unreachable[0]
 
 
 def named(kind: str, wanted: str, context: BumpContext) -> tuple[Fact, str]:
