@@ -259,13 +259,13 @@ class Family:
         if self.platform != "linux":
             raise ValueError(f"{self.name}: platform: {self.platform!r} is not linux")
         if not self.targets:
-            raise ValueError(f"{self.name}: targets: must be given")
+            raise ValueError(f"{self.name}: targets: names none; write its gfx targets")
         _once(self.name, "targets", self.targets)
         for target in self.targets:
             if not re.fullmatch(r"gfx[0-9]+[0-9a-f]{2}", target):
                 raise ValueError(f"{self.name}: targets: {target!r} is not a gfx target")
         if not self.policy:
-            raise ValueError(f"{self.name}: policy: must be given")
+            raise ValueError(f"{self.name}: suites: names none; write those its policy requires")
         _once(self.name, "policy", [(rule.suite, rule.pythons) for rule in self.policy])
         _once(self.name, "runners", [runner.label for runner in self.runners])
         known = [need.suite for need in self.needs]

@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
 """Run the checks and tests of the project: `python3 tests/run.py`.
 
-What a merge needs runs without a word; `quick` is the checks, the unit tests and the model, for every
+Without arguments it runs what a merge needs; `quick` is the checks, the unit tests and the model, for every
 push; `--soak` is the tests of campaign size, which nothing else runs, and lists them. `--lint` runs
 the static checks only, `--campaign` the interleavings of docs/release-protocol.md, all of them
 (tests/campaign.py). Further arguments go to pytest: `python3 tests/run.py tests/records -k manifest`.

@@ -274,7 +274,7 @@ def test_the_committed_table_has_every_bazel_a_pin_wants():
     ("old", "new", "problem"),
     [
         ("sha256: c97f", "sha256: c97g", "64 hexadecimal"),
-        ("verified: false", "verified: perhaps", "expected `bool`"),
+        ("verified: false", "verified: perhaps", "expected true or false"),
         ("{platform}", "linux", "does not contain {platform}"),
     ],
 )

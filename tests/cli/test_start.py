@@ -17,7 +17,7 @@ from packaging.version import Version
 from rocwheel import cli
 from rocwheel.base.versions import PythonVersion
 from rocwheel.cli import COMMANDS, MOVED, ci_build
-from rocwheel.cli.app import App
+from rocwheel.cli.app import App, program_name
 from rocwheel.cli.build_options import build
 from rocwheel.cli.options import command, dry_run, given_words, seconds
 
@@ -128,9 +128,14 @@ def test_options_are_read_before_the_command_gets_them_and_can_be_written_again(
 def test_a_list_drops_blanks_and_repetitions_and_refuses_to_name_nothing(seen):
     assert invoke("dist_wheels", "--gfx-targets=gfx942, gfx1100,gfx942,").exit_code == 0
     assert seen[0][1].gfx_targets == ("gfx942", "gfx1100")
-    assert "--gfx-targets: ',' names nothing" in str(
-        invoke("dist_wheels", "--gfx-targets=,").exception
-    )
+    for value, said in (
+        (",", "names nothing"),
+        ("", "names nothing"),
+        ("gfx942 gfx1100", "by commas"),
+    ):
+        done = invoke("dist_wheels", f"--gfx-targets={value}")
+        assert f"--gfx-targets: {value!r}" in str(done.exception)
+        assert said in str(done.exception)
 
 
 def test_all_help_is_there_without_a_command(capsys):
@@ -320,6 +325,32 @@ def test_all_words_of_a_line_are_answered_at_once(line, error, answered, capsys)
     assert answered in said
     assert ("JAX builds ROCm with clang alone" in said) == ("gcc" in line)
     assert "test: `gate`" not in said
+
+
+@pytest.mark.parametrize(
+    ("line", "answered"),
+    [
+        ("index yank", "did you mean `{} yank`?"),
+        ("nightly rollback", "did you mean `{} rollback`?"),
+        ("nightly approve", "did you mean `{} trust approve`?"),
+        ("trust rights", "did you mean `{} trust channels rights`?"),
+        ("nightly start", "instead of start: `nightly run`; see {} nightly --help"),
+        ("bisect", "did you mean `{} nightly bisect`?"),
+        ("deploy", "instead of deploy: `promote`"),
+        ("jax-v0.11.0", "did you mean --jax-version=0.11.0?"),
+        ("dist_wheels -- --config=rocm", "give options of Bazel by --bazel-options="),
+        ("unyank --bogus", "see {} index unyank --help"),
+    ],
+)
+def test_a_word_at_another_place_is_answered_with_its_own(line, answered, capsys):
+    assert cli.main(line.split()) == 2
+    assert answered.format(program_name(sys.argv[0])) in capsys.readouterr().err
+
+
+def test_a_key_of_a_file_is_no_command_of_a_hint():
+    app, program = App({}), program_name(sys.argv[0])
+    assert cli.as_called("correct `rocm.source`", app) == "correct `rocm.source`"
+    assert cli.as_called("see `rocm fetch`", app) == f"see `{program} rocm fetch`"
 
 
 # How long a container is kept, as people write it.

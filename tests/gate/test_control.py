@@ -152,7 +152,7 @@ def test_a_failure_that(tmp_path, case):
     assert all(names <= words.keys() for names in asked), "nothing else ran"
     judged = judge(results, Demand(must_run=1))
     assert judged.state is before.state, "a word changes no state"
-    assert judged.state is State.INFRA or words.keys() & judged.message.split(": ")
+    assert judged.state is State.INFRA or any(name in judged.message for name in words)
 
 
 @pytest.mark.parametrize(
@@ -169,7 +169,7 @@ def test_without_a_released_set_nothing_is_looked_at_and_the_reason_is_said(tmp_
     found = control.compared(results, asked, lambda *_: pytest.fail("it ran"))
     assert found.control == dict.fromkeys((X, Y), f"not looked at: {said}")
     message = judge(found, Demand(must_run=1)).message
-    assert message.startswith(f"2 tests failed (2 not looked at): {X}: not looked at: {said}")
+    assert message.startswith(f"2 tests failed (2 not looked at): {X} (not looked at: {said})")
 
     def broken(_asked, _failed):
         raise InfraError("the environment could not be made")

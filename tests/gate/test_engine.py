@@ -439,7 +439,7 @@ def test_a_poisoned_worker_is_replaced_and_the_poisoner_named(root):
     run = gate.run(root, {"test_a.py": POISON, "test_b.py": TWO}, flaky_budget=10)
     assert run.verdict.state is State.FAIL
     assert run.verdict.message == (
-        "failed: test_a.py::test_poison: poisons its process: "
+        "1 test failed: test_a.py::test_poison: poisons its process: "
         "2 tests after it failed there and pass alone"
     )
     assert run["test_a.py::test_victim_1"].outcome is Outcome.PASSED

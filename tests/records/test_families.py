@@ -135,7 +135,7 @@ def test_records_of_a_set_of_before_0_3_stay_in_its_home(tmp_path, store):
 def test_a_set_is_for_its_families_alone(tmp_path, store):
     with pytest.raises(ConfigError, match=f"gfx90a: the set is for {X}, {Y}"):
         channel(tmp_path).pair(store, SET, "gfx90a")
-    with pytest.raises(ConfigError, match="is of one family"):
+    with pytest.raises(ConfigError, match="is a set of one family"):
         channel(tmp_path).pair(store, example())
     assert channel(tmp_path).pair(store, example(), X)[0].index == f"v2-staging/{X}"
 

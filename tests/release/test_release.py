@@ -1192,19 +1192,23 @@ def test_a_dry_run_prints_every_source_and_destination(tmp_path, capsys) -> None
     ("argv", "code", "said"),
     [
         (["promote", "--manifest", "abc", "--family", "gfx90a", "--store", "file:///tmp"], 3, "no such file, and not a SHA-256"),
-        (["promote", "--manifest", "abcdef12", "--family", "gfx90a", "--store", "file:///tmp"], 3, "0 manifests of gfx90a begin with these digits"),
+        (["promote", "--manifest", "abcdef12", "--family", "gfx90a", "--store", "file:///tmp"], 3, "no manifests of gfx90a begin with these digits"),
         (["stage", "/nowhere", "--family", "gfx90a", "--store", "file:///nowhere"], 3, "No such file"),
         (["status", "--family", "gfx94x", "--store", "file:///nowhere"], 3, "unknown GPU family"),
         (["status", "--family", "gfx90a", "--channel", "nightlies"], 3, "no such channel"),
         (["status", "--family", "gfx90a", "--store", "ftp://x"], 3, "not a store"),
         (["status", "--family", "gfx90a"], 2, "give --store URL, or --channel"),
         (["status", "--store", "file:///tmp/nowhere"], 7, "no such folder"),
+        (["status", "--store", "file:///tmp/v2/gfx90a"], 7, "--store is the folder above it: file:///"),
+        (["stage", "--store", "file:///tmp/v2/gfx90a"], 7, "--store is the folder above it: file:///"),
+        (["nightly", "status", "--store", "file:///tmp/status"], 7, "--store is the folder above it: file:///"),
         (["rollback", "--manifest", "abcdef", "--family", "gfx90a", "--store", "file:///tmp"], 3, "--reason"),
         (["yank", "--family", "gfx90a", "--store", "file:///tmp", "--reason", "x"], 2, "--manifest, --file or both"),
     ],
 )  # fmt: skip
 def test_what_cannot_be_is_refused_in_two_lines(capsys, tmp_path, argv, code, said) -> None:
-    (tmp_path / "v2").mkdir()
+    for folder in ("v2/_rocwheel", "v2/gfx90a", "_rocwheel/nights", "status"):
+        (tmp_path / folder).mkdir(parents=True)
     assert main([word.replace("file:///tmp", tmp_path.as_uri()) for word in argv]) == code
     err = capsys.readouterr().err
     assert said in err

@@ -110,7 +110,7 @@ def test_a_mirror_may_be_plain_http_where_its_host_is_named(tmp_path):
 def test_facts_older_than_a_month_or_yet_to_come_are_listed_with_a_command(today, told):
     lines = list(therock.outdated(date.fromisoformat(today), ci=CI))
     assert len(lines) == bool(told)
-    command = "compare it with TheRock's sources: rocwheel pins bump therock"
+    command = "compare it with TheRock's sources: `rocwheel pins bump therock`"
     assert all(line.endswith(f"{told}; {command}") for line in lines)
 
 

@@ -114,4 +114,6 @@ LAST = LastRun(
     ended="2026-05-01 12:00",
     bad={"test_b.py::test_hang": "timed-out", "test_a.py::test_0003": "failed"},
 )
-FOUND = Fault(state=State.CRASH, message="crashed: test_b.py::test_crash: signal 11 (SIGSEGV)")
+FOUND = Fault(
+    state=State.CRASH, message="1 test crashed: test_b.py::test_crash: signal 11 (SIGSEGV)"
+)

@@ -165,7 +165,7 @@ def test_a_rocm_is_newer_by_its_day_and_is_one_that_its_jax_is_for(context, pinn
 
 def test_the_default_night_pins_no_rocm(context):
     assert list(bump.KINDS["rocm"].facts(context)) == []
-    with pytest.raises(ConfigError, match="which of none"):
+    with pytest.raises(ConfigError, match="no rocm is pinned here"):
         bump.named("rocm", "7.13.0", context)
 
 

@@ -33,8 +33,19 @@ _T = TypeVar("_T")
 _STEP: Final = r"\.([^.\[\]`]+)|\[(\d+)\]|(\[\.\.\.\])"
 _HINTS: Final = {  # by how a message of msgspec begins
     "Expected `str": "put it in quotes",
+    "Expected `array": "write a list: [a, b], or one `- a` a line",
+    "Expected `object": "write `key: value`, one a line",
+    "Expected `int": "write a number such as 3, without quotes",
+    "Expected `bool": "write true or false, without quotes",
+    "Expected `date": 'write a day as "2027-01-31"',
     "Invalid RFC3339": 'write a day as "2027-01-31"',
 }
+
+
+_WORDS: Final = {  # of msgspec, in the words of people who write YAML
+    "array": "a list", "bool": "true or false", "date": "a day", "float": "a number",
+    "int": "a whole number", "null": "nothing", "object": "a mapping", "str": "text",
+}  # fmt: skip
 
 
 class FieldError(ValueError):
@@ -305,6 +316,11 @@ def _mistake(text: str, content: Any, kind: type, steps: Sequence[Step]) -> Fiel
         value = reduce(lambda below, step: below[step], steps, content)
         return FieldError(f"{value!r} is not {extra['is']}", hint=extra["hint"])
     hint = next((hint for start, hint in _HINTS.items() if problem.startswith(start)), "")
+    problem = re.sub(
+        r"`([a-z]+(?: \| [a-z]+)*)`",
+        lambda found: " or ".join(_WORDS.get(word, word) for word in found[1].split(" | ")),
+        problem,
+    )
     return FieldError(problem[:1].lower() + problem[1:], hint=hint)
 
 

@@ -104,7 +104,7 @@ def other_tools() -> dict[str, str]:
 
 def as_called(text: str, app: App) -> str:
     """Return a hint whose command lines, `in such marks`, can be pasted as they are."""
-    ours = rf"`(?:rocwheel )?((?:{'|'.join(NAMES)})(?![\w-])[^`]*)`"
+    ours = rf"`(?:rocwheel )?((?:{'|'.join(NAMES)})(?: [^`]*)?)`"  # not a key, `rocm.source`
     return re.sub(ours, lambda line: f"`{command_line(app, line[1])}`", text)
 
 
@@ -419,21 +419,29 @@ def _run(app: App, argv: Sequence[str] | None) -> int:
     return status if isinstance(status, int) else 0
 
 
-def _of_other_tools(ctx: click.Context | None, argv: Sequence[str]) -> dict[str, str]:
+def _of_other_tools(ctx: click.Context | None, argv: Sequence[str], unknown: str) -> dict[str, str]:
     params = ctx.command.get_params(ctx) if ctx else ()
     has, found = {name for param in params for name in param.opts}, dict[str, str]()
     for word, following in zip(argv, (*argv[1:], ""), strict=True):
         name, is_one, value = word.partition("=")
         for key in (f"{name}={value if is_one else following}", name):
-            is_value = key[:1] != "-" and ctx and ctx.parent  # of an option, or an argument
+            # of an option, or an argument
+            is_value = key[:1] != "-" and ctx and ctx.parent and key != unknown
             if key in other_tools() and key not in has and not is_value:
                 found[key] = other_tools()[key]
     return found
 
 
+def _path(ctx: click.Context) -> str:
+    """Return what people type for a command, by its name of today."""
+    program = ctx.find_root().command_path
+    first, *rest = ctx.command_path.removeprefix(program).split() or [""]
+    return " ".join(filter(None, (program, MOVED.get(first, (first,))[0], *rest)))
+
+
 def _usage(app: App, exc: click.ClickException, argv: Sequence[str]) -> int:
     ctx = getattr(exc, "ctx", None)
-    command = ctx.command_path if ctx else program_name(sys.argv[0])
+    command = _path(ctx) if ctx else program_name(sys.argv[0])
     from rocwheel.base.download import shown_setting
 
     near, text = "", exc.format_message()
@@ -454,15 +462,18 @@ def _usage(app: App, exc: click.ClickException, argv: Sequence[str]) -> int:
             near = f"it goes after a command: {command} {its[0]} {exc.option_name}; "
         text = f"No such option {exc.option_name!r}."
     is_no_word = text.startswith("No such option") or "unknown command" in text
-    if is_no_word and (met := _of_other_tools(ctx, argv)):
+    unknown = text.partition(": unknown command")[0].strip("'")
+    if is_no_word and (met := _of_other_tools(ctx, argv, unknown)):
         near = "".join(f"instead of {word}: {answer}; " for word, answer in met.items())
         commands = [word for word in met if word[:1] != "-"]
         if commands:
             text = f"{commands[0]!r}: unknown command"
         elif getattr(exc, "option_name", "") not in met:
             text = f"No such option {next(iter(met))!r}."
-    if text.endswith("is not readable."):
-        near = "check its permissions; "
+    near = "check its permissions; " if text.endswith("is not readable.") else near
+    has = {param.name for param in ctx.command.params} if ctx else set()
+    is_of_bazel = "unexpected extra argument" in text and "(-" in text and "bazel_options" in has
+    near = "give options of Bazel by --bazel-options=; " if is_of_bazel else near
     message = shown_setting("", " ".join(text.split()))
     error = RocwheelError(message, hint=f"{near}see {command} --help")
     _report(app, "usage", error, cause=exc)

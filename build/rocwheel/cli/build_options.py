@@ -195,7 +195,8 @@ SOURCES: Final = (
         type=OneOf(known.of(*COMPILERS)),
         default="clang",
         rare=False,
-        help="Host compiler: clang (this machine's, else JAX's own) or hermetic (JAX's own).",
+        help="Host compiler: clang (of this machine; where it has none, JAX's own) or hermetic "
+        "(JAX's own).",
     ),
 )
 

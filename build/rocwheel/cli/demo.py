@@ -66,9 +66,9 @@ def demo(
     A night, whose store is a folder, builds the wheels and releases them. Then they are installed
     from there by hash.
 
-    With --families each family gates the same set, and gets it if it passes. With --executor
-    docker or podman there is no night: the demo makes a builder image if there is none of this
-    checkout, and builds the wheels in it.
+    With --families each family gates the same set, which is released for those where it passes.
+    With --executor docker or podman there is no night: the demo makes a builder image if this
+    checkout has none, and builds the wheels in it.
     """
     from rocwheel.tools import demo as job
     from rocwheel.tools import housekeeping

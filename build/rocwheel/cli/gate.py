@@ -360,7 +360,7 @@ def gate(app: App, asked: GateCommandOptions, signer: str, dry_run: bool) -> int
 @gate.command("list")
 @click.pass_obj
 def list_suites(app: App) -> None:
-    """List the suites: what they need, what they demand, who requires them."""
+    """List the suites: what each needs, what a pass demands, which families require it."""
     loaded = suites.load_all(app.home.ci)
     required = {
         suite.name: [f.name for f in matrix.FAMILIES.values() if f.requires(suite.name)]

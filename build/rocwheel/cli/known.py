@@ -64,11 +64,13 @@ class ListOf(OneOf):
         if not isinstance(value, str):
             return value
         items = [item.strip() for item in value.split(",") if item.strip()]
-        if value and not items:
-            name = param.opts[0] if param else ""
-            raise ConfigError(
-                f"{name}: {value!r} names nothing", hint="write its values, or leave it out"
-            )
+        name = param.opts[0] if param else ""
+        if not items:
+            what = f"{name}: {value!r} names nothing"
+            raise ConfigError(what, hint="write its values, or leave it out")
+        if len(words := value.replace(",", " ").split()) > len(items):
+            what = f"{name}: {value!r}: the values are not separated by commas"
+            raise ConfigError(what, hint=f"write {','.join(words)}")
         return tuple(dict.fromkeys(map(self.parse, items)))
 
 

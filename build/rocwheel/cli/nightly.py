@@ -466,7 +466,7 @@ def status(app: App, night: str, target: StoreOptions) -> int:
     lines = [f"{night}: {what.headline}", *_lines(book, standings, waits)]
     for cause in what.causes:
         line = command_line(app, cause.line(what.night))
-        lines.append(f"{cause.what}: {cause.first.reason}: {cause.todo}`{line}`")
+        lines.append(f"{cause.what}: {cause.first.reason}; {cause.ask(line)}")
         lines += [f"  {text}" for text, _ in what.found(cause)]
     app.emit(_document(book, standings, what), "\n".join(lines))
     bad = any(item.settled and not item.green for item in standings.values())
@@ -504,10 +504,10 @@ def _lines(
 def check(app: App, max_age: float, target: StoreOptions) -> int:
     """Check that the newest night runs as it should, whether or not its cells pass.
 
-    The exit status is 8 if there is no night, or a part of it is absent. It is 8 if the night is
-    too old, was stopped, did not begin within 2 hours, or made no progress for 2 minutes (15 on
-    Slurm). It is 8 if the night built nothing, if Slurm holds a job, or if the night, or the one
-    before it, ended without a summary.
+    The exit status is 8 if there is no night, if the newest one misses a part, is too old, was
+    stopped, did not begin within 2 hours, or made no progress for 2 minutes (15 on Slurm). It is 8
+    if it built nothing, if Slurm holds a job, or if the night, or the one before it, ended without
+    a summary.
     """
     where = NightTarget(app, target)
     names = where.nights.names()
@@ -606,10 +606,10 @@ def stop(app: App, **asked: Any) -> None:
 @person_options
 @click.pass_obj
 def clear(app: App, host: str, target: StoreOptions, person: PersonOptions) -> None:
-    """Give a host cells again that was excluded because every cell ended `infra` there."""
+    """Let an excluded host run cells again; every cell had ended `infra` there."""
     where = NightTarget(app, target)
     if host not in (held := where.nights.quarantined()):
-        hint = f"held back: {', '.join(sorted(held)) or 'no host'}"
+        hint = f"choose from: {', '.join(sorted(held))}" if held else "no host is held back"
         raise ConfigError(f"{host}: is not held back", hint=hint)
     mark = HostMark(host=host, quarantined=False, **_signed("clear", person.who(app)))
     where.nights.mark_host(mark)

@@ -18,7 +18,7 @@ import functools
 import importlib
 import os
 import re
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
 from itertools import groupby, pairwise, takewhile
 from typing import TYPE_CHECKING, Any, Final, TypeVar, cast
 
@@ -376,8 +376,23 @@ class Group(CliCommand, click.Group):
             close = difflib.get_close_matches(args[0].lower(), words, n=1, cutoff=0.65)
             near = (close and self.meant.get(close[0])) or suggest(args[0], known)
             near = f"did you mean --{args[0]}?" if "=" in args[0] else near
+            if version := re.fullmatch(r"(?:jax-)?v?([0-9]+\.[0-9.]+.*)", args[0]):
+                near = f"did you mean --jax-version={version[1]}?"
+            root, name = ctx.find_root(), args[0].lower().replace("-", "_")
+            if places := list(_places(cast("click.Group", root.command), root, name)):
+                near = f"did you mean {' or '.join(places)}?"
             raise click.UsageError(f"{args[0]!r}: unknown command; {near}", ctx)
         return super().resolve_command(ctx, args)
+
+
+def _places(group: click.Group, ctx: click.Context, word: str) -> Iterator[str]:
+    """Yield each command of this name in a group and the groups inside, as people type it."""
+    for name in group.list_commands(ctx):
+        inner = group.get_command(ctx, name)
+        if name == word:
+            yield f"`{ctx.command_path} {name}`"
+        if isinstance(inner, click.Group):
+            yield from _places(inner, click.Context(inner, parent=ctx, info_name=name), word)
 
 
 def alone(function: F) -> F:

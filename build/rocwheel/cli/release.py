@@ -51,7 +51,7 @@ LOOK = 10  # staged sets that `status` judges
 
 @command("stage")
 @click.argument("wheelhouse", type=PATH, default="wheelhouse/current")
-@target_of("GPU family; default: those that the set is for.")
+@target_of("GPU family; default: those that the set is for. A one-family set needs it.")
 @person_options
 @dry_run
 @click.pass_obj
@@ -103,7 +103,8 @@ def _approvals(app: App, approve: tuple[str, ...], person: PersonOptions) -> tup
     "--approve",
     metavar="SUITE:CPYTHON[=RAN]",
     multiple=True,
-    help="Release a flaky cell, or a first set of which RAN tests passed; needs --reason.",
+    help="Release a flaky cell, or a first set of which RAN tests passed; needs --reason and, "
+    "outside GitHub Actions, --by.",
 )
 @option("--night", metavar="NAME", rare=True, help="The night whose index lists the set, too.")
 @person_options

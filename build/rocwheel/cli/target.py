@@ -16,7 +16,7 @@ from rocwheel.base.download import is_loopback
 from rocwheel.base.errors import ConfigError, StoreError
 from rocwheel.base.store import Store
 from rocwheel.base.store.file import FileStore
-from rocwheel.base.versions import is_sha256
+from rocwheel.base.versions import is_sha256, suggest
 from rocwheel.cli import known
 from rocwheel.cli.app import App
 from rocwheel.cli.options import PATH, F, option, option_set
@@ -35,6 +35,7 @@ _store = partial(option, section="Store")
 _target = partial(option, section="Target")
 _person = partial(option, section="Who and why")
 MAKES_STORE = "check --store; `stage WHEELHOUSE` makes a new one"
+PAGES = "status"  # the folder of the night's page, below a store
 SHORTEST = 6  # digits of a manifest's SHA-256 that may stand for it
 
 
@@ -85,7 +86,12 @@ class FamiliesOptions(StoreOptions):
             what = f"{self.family_file}: families of a file go into a store of this machine only"
             hint = "give --store file:///folder, or a channel whose store is on this machine"
             raise ConfigError(what, hint=hint)
-        return families.load(self.family_file)
+        own, there = families.load(self.family_file), [s.name for s in suites.load_all(app.home.ci)]
+        for name, suite in ((f.name, rule.suite) for f in own.values() for rule in f.policy):
+            if suite not in there:
+                what = f"{name}: its policy names the suite {suite!r}, and there is none"
+                raise ConfigError(f"{self.family_file}: {what}", hint=suggest(suite, there))
+        return own
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -178,7 +184,7 @@ manifest_options = option_set(
         metavar="LIST",
         type=known.ListOf(known.families_or_all),
         multiple=True,
-        help="GPU families; default: all of the set's.",
+        help="GPU families; default: all of the set's. A one-family set needs it.",
     ),
     _target(
         "--manifest",
@@ -200,7 +206,7 @@ signer_option = _person(
     metavar="URI",
     envvar="ROCWHEEL_SIGNER",
     rare=True,
-    help="Sign the command's statements with file:/path/key.pem, awskms:alias/NAME, "
+    help="Key that signs, or is shown: file:/path/key.pem, awskms:alias/NAME, "
     "hsm:SLOT?label=TOKEN or sigstore: (an OIDC identity).",
 )
 
@@ -301,7 +307,8 @@ class Target:
             found |= {name: state.at(place, name) for name in named if name not in found}
         if len(found) != 1:
             tuple(map(self._named, self.names))  # of a name that is none no set is expected
-            what = f"{text}: {len(found)} manifests of {self.view} begin with these digits"
+            of = "any family" if self.view == ALL else self.view
+            what = f"{text}: {len(found) or 'no'} manifests of {of} begin with these digits"
             hint = "give more digits" if found else "`status` lists those that are staged"
             raise ConfigError(what, hint=hint)
         sha256, place = found.popitem()
@@ -342,7 +349,7 @@ def must_exist(channel: Channel, store: Store) -> None:
     A bucket says itself that it is not there, at the first request.
     """
     if isinstance(store, FileStore):
-        if not store.root.is_dir():
+        if not (store.root.is_dir() or _above(channel, store)):
             raise StoreError(f"{store.url}: no such folder", hint=MAKES_STORE)
         must_hold(channel, store)
 
@@ -358,14 +365,30 @@ def must_hold(channel: Channel, store: Store, *, may_be_new: bool = False) -> No
             return (store.root / name).exists()
         return any(store.keys(f"{name}/"))
 
-    indexes = {name for each in channel.prefixes.values() for name in (each.staging, each.release)}
-    above, _, last = store.url.rstrip("/").rpartition("/")
-    if may_be_new and not (last in indexes and holds(OURS)):
+    indexes = _indexes(channel)
+    above, last = _above(channel, store), store.url.rstrip("/").rpartition("/")[2]
+    if may_be_new and not above and not (last in indexes and holds(OURS)):
         return
     if any(map(holds, (*indexes, f"{OURS}/nights"))):  # an index has a folder of ours, too
         return
-    hint = f"--store is the folder above it: {above}" if last in indexes else MAKES_STORE
+    if last in indexes:
+        above = store.url.rstrip("/").rpartition("/")[0]
+    hint = f"--store is the folder above it: {above}" if above else MAKES_STORE
     raise StoreError(f"{store.url}: holds neither wheels nor nights", hint=hint)
+
+
+def _indexes(channel: Channel) -> set[str]:
+    return {name for each in channel.prefixes.values() for name in (each.staging, each.release)}
+
+
+def _above(channel: Channel, store: Store) -> str:
+    """Return the store that a folder is an index of, a part of one, or the page of; "" for none."""
+    indexes = _indexes(channel)
+    for path in (store.root, *store.root.parents) if isinstance(store, FileStore) else ():
+        is_part = path.name in indexes and (path / OURS).is_dir()
+        if is_part or (path.name == PAGES and (path.parent / OURS / "nights").is_dir()):
+            return path.parent.as_uri()
+    return ""
 
 
 def judging(app: App, channel: Channel) -> Channel:

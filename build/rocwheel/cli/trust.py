@@ -286,9 +286,9 @@ def verify(
 ) -> int:
     """Verify who built, tested and released wheels: one line per link.
 
-    WHAT is a wheel, a manifest.json or its folder, or a URL. The URL of a wheel is read to its end;
-    of an index, the digests on its pages are verified. The exit status is 9 where a link is broken
-    or missing, or an index is older than one seen before.
+    WHAT is a wheel, a manifest.json or its folder, or the URL of a wheel or an index. A wheel is
+    downloaded whole; of an index the digests on its pages are verified. The exit status is 9
+    where a link is broken or missing, or an index is older than one seen before.
     """
     for text in (*what, statements):
         if "://" in text and not text.startswith(("https://", "http://")):

@@ -307,6 +307,10 @@ class Cause:
         is_over, cause = self.first.phase is Phase.ENDED, self.first.cause
         return f"repair the {cause.value}, then " if is_over and cause in REPAIRED else ""
 
+    def ask(self, line: str) -> str:
+        """Return what to do, with its line, as the end of a sentence about it."""
+        return f"{self.todo or 'run '}`{line}`"
+
     def line(self, of: NightSummary) -> str:
         """Return the line to type, without the program and the store."""
         first, night = self.first, of.night
@@ -507,7 +511,7 @@ class Truth(Plain, frozen=True, kw_only=True, dict=True):
             held = f", {len(cause.held)} more {wait}" if cause.held else ""
             of = f"`{first.name}`; {count(len(cause.cells), 'cell')}{held}"
             why = f"**{cause.what}**: {first.reason or first.word}"
-            lines.append(f"- {why} ({of}): {cause.todo}`{self.line(cause)}`")
+            lines.append(f"- {why} ({of}); {cause.ask(self.line(cause))}")
             lines += [f"  - {text}" for text, _ in self.found(cause)]
         loud = self.loud
         lines += [f"- `{i.cell.name}`: {i.change.value}, since {i.since}" for i in loud[:LISTED]]

@@ -281,7 +281,7 @@ class Promote(Operation):
             hint = f"an approver signs it: `trust approve {wanted} {target} --signer KEY {who}`"
         return PromotionError(
             f"{name} on {family}: {first.suite} on CPython {first.python} is {first.state.value}: "
-            f"{first.why}{more}",
+            f"{first.why.removeprefix(f'{first.state.value}: ')}{more}",
             hint=hint,
         )
 

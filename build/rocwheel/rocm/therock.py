@@ -335,7 +335,7 @@ def outdated(today: date, *, ci: Path) -> Iterator[str]:
         yield (
             f"{FILE}: what it says of TheRock's addresses is of {day}, "
             f"{f'{age} days old' if age > 0 else 'which is yet to come'}; "
-            "compare it with TheRock's sources: rocwheel pins bump therock"
+            "compare it with TheRock's sources: `rocwheel pins bump therock`"
         )
 
 

@@ -110,7 +110,7 @@ class Pin(Value, frozen=True, kw_only=True):
     def adding(self) -> str:
         """Return the command that makes this pin of its sources and wheels."""
         fork = f" --repository {self.repository} --ref {self.ref}"
-        return f"{ADD} {self.version}{'' if self.name == self.version else fork}"
+        return f"`{ADD} {self.version}{'' if self.name == self.version else fork}`"
 
 
 class _File(Value, frozen=True, kw_only=True):
@@ -149,7 +149,7 @@ class Pins(Plain, frozen=True, kw_only=True):
             built_as = self._class(version)
             raise ConfigError(
                 f"JAX {version}: no pin in {self.path}{built_as}",
-                hint=f"{ADD} {version} makes one" if built_as else suggest(version, known),
+                hint=f"`{ADD} {version}` makes one" if built_as else suggest(version, known),
             )
         if pin.unverified and not allow_unverified:
             raise ConfigError(
@@ -172,7 +172,7 @@ class Pins(Plain, frozen=True, kw_only=True):
         version_class = self.layouts["upstream"].version_class(wanted)
         if version_class is None or wanted <= max(Version(pin.version) for pin in self.pins):
             return ""
-        return f"; it would be built as {version_class}, which was not compared with its sources"
+        return f"; it would get the layout of {version_class}, but its sources may have another"
 
 
 def load(path: Path, *, layouts: Layouts, text: str = "") -> Pins:

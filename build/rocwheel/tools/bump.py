@@ -138,7 +138,7 @@ def named(kind: str, wanted: str, context: BumpContext) -> tuple[Fact, str]:
         return facts.get(kind) or next(iter(facts.values())), wanted
     if not equals or name not in facts:
         raise ConfigError(
-            f"--to {wanted}: which of {', '.join(facts) or 'none'}?",
+            f"--to {wanted}: {'names none of several' if facts else f'no {kind} is pinned here'}",
             hint=f"write NAME=VERSION; {suggest(name, tuple(facts))}"
             if facts
             else "nothing to bump",

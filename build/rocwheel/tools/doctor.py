@@ -366,7 +366,7 @@ def _neighbours(here: Here, store: Store | None) -> Iterator[Row]:
     yield Row(
         name="TheRock's addresses",
         found=old.partition(";")[0] or "are known, and not old",
-        remedy="rocwheel pins bump therock" if old else "",
+        remedy="`rocwheel pins bump therock`" if old else "",
         is_optional=True,
     )
     if store is None:
@@ -385,7 +385,7 @@ def _neighbours(here: Here, store: Store | None) -> Iterator[Row]:
         red = [cell.absent for cell in plan.cells if cell.kind == "source" and not cell.excused]
         if found := "; ".join(red) or ", ".join(shown):
             name = f"offered to {plan.night}"
-            yield Row(name=name, found=found, remedy="rocwheel pins bump therock" if red else "")
+            yield Row(name=name, found=found, remedy="`rocwheel pins bump therock`" if red else "")
 
 
 def _clock(here: Here, store: Store | None) -> Row:

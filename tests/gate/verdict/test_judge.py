@@ -54,9 +54,9 @@ TOO_MANY_XFAIL = "tests expected to fail: 3; allowed: 2"
     ("outcomes", "more", "state", "reason"),
     [
         ([PASSED], {}, State.PASS, ""),
-        ([PASSED, FAILED], {}, State.FAIL, "failed: a::t1: why"),
+        ([PASSED, FAILED], {}, State.FAIL, "1 test failed: a::t1: why"),
         ([FAILED, CRASHED, CRASHED], {}, State.CRASH, "2 tests crashed: a::t1: why"),
-        ([Outcome.TIMED_OUT, FAILED], {}, State.TIMEOUT, "timed-out: a::t0"),
+        ([Outcome.TIMED_OUT, FAILED], {}, State.TIMEOUT, "1 test timed-out: a::t0"),
         ([], {}, State.NOTHING_RAN, "no test was collected"),
         ([SKIPPED], {}, State.TOO_FEW_RAN, "tests that passed: 0, must: 1"),
         ([PASSED, SKIPPED, SKIPPED], {}, State.TOO_FEW_RAN, "tests skipped: 2; allowed: 1"),

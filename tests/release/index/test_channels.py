@@ -111,7 +111,7 @@ def test_a_channel_may_have_its_nights_build_in_a_container(tmp_path: Path) -> N
         ("    colour: red\n", r"channels\.yaml:6:\d+: channels\.nightly\.colour: unknown key"),
         ("    policy:\n      - {suite: smoke, level: advisory}\n", "requires smoke; a channel may only tighten"),
         ("    policy:\n      - {suite: smoke, level: strict}\n", "unknown value 'strict'"),
-        ("    retention: {staging_days: 0}\n", "staging_days: expected `int` >= 1"),
+        ("    retention: {staging_days: 0}\n", "staging_days: expected a whole number >= 1"),
         ("    policy: [{suite: smok, level: required}]\n", "unknown value 'smok'"),
         ("    policy: [{suite: e2e, level: required, pythons: ['3.21']}]\n", "unknown Python version"),
         ("    policy: [{suite: e2e, level: required, pythons: 3.12}]\n", "pythons: expected text, found float"),
@@ -134,7 +134,7 @@ def test_a_key_that_cannot_be_right_is_named_with_its_line(
     [
         ("{}", "no prefix"),
         ('{"7": {staging: v2, release: v2}}', "used twice"),
-        ("{seven: {staging: a, release: b}}", "seven: expected `int`"),
+        ("{seven: {staging: a, release: b}}", "seven: expected a whole number"),
         ('{"7": {staging: /a, release: b}}', "not a prefix"),
         ('{"7": {staging: a}}', "'release' is missing"),
     ],

@@ -878,7 +878,7 @@ MISTAKES = [
     ("    role: promoter\n", "    role: promoter\n    channels: [other]\n", r"no key has the role"),
     ("    role: promoter\n", "    role: promoter\n    revoked: {since: 2026-01-01, reason: x}\n", r"no key has the role"),
     ("    role: promoter\n", "    role: promoter\n    revoked: {since: 2026-01-01}\n", r"'reason' is missing"),
-    ("    role: promoter\n", "    role: promoter\n    revoked:\n", r"promoter\.revoked: expected `object`, got `null`"),
+    ("    role: promoter\n", "    role: promoter\n    revoked:\n", r"promoter\.revoked: expected a mapping, got nothing"),
     ("    role: promoter\n", "    role: promoter\n    rôle: x\n", r"unknown key"),
     ("[builder, runner, promoter]}", "[runner], locked: true}", r"mine\.locked: only a builder"),
     ("promoter]}", "promoter], reproduced: true}", r"required\[0\]: only one key has the role builder"),

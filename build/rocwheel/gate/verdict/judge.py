@@ -85,12 +85,14 @@ def _by_counts(results: Results, demand: Demand) -> Iterator[Fault]:
     ):
         bad = [t for t in results.failures if t.outcome is outcome]
         if bad:
-            what = f"{len(bad)} tests {outcome.value}" if len(bad) > 1 else outcome.value
+            what = f"{len(bad)} test{'s' * (len(bad) > 1)} {outcome.value}"
             words = Counter(str(t.control).partition(":")[0] for t in bad if t.control)
             if len(bad) > 1 and words:
                 what += f" ({', '.join(f'{number} {word}' for word, number in words.items())})"
             first = next((t for t in bad if str(t.control).startswith(NEW)), bad[0])
-            yield Fault(state=state, message=f"{what}: {first.test}: {first.why}")
+            reason = first.why.removeprefix(f"{first.control}: ")
+            said = f"{first.test} ({first.control})" if first.control else first.test
+            yield Fault(state=state, message=f"{what}: {said}: {reason}")
     if counts.not_run and not results.faults and not results.collect_errors:
         first_left = next(test for test in results.tests if test.outcome is Outcome.NOT_RUN)
         message = f"{counts.not_run} tests or files did not run: {first_left.reason}"

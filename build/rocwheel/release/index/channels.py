@@ -129,7 +129,7 @@ class Channel:
             manifest.check_family(family)
         elif not manifest.families:
             raise ConfigError(
-                f"{manifest.sha256[:12]} is of one family",
+                f"{manifest.sha256[:12]} is a set of one family",
                 hint="add --family: the one it was built for",
             )
         prefixes = self.prefixes_of(RocmVersion.parse(manifest.rocm.version).major)
