@@ -562,6 +562,8 @@ def nearest(name: str, families: Iterable[str]) -> str:
 
     every = list(families)
     close = [item for item in every if name and item.lower().startswith(name.lower())]
+    if wild := re.match(r"(gfx[0-9]+)x", name.lower()):  # gfx90X: any digit
+        close = close or [item for item in every if item.startswith(wild[1])]
     if not close:
         like = [item for item in every if number(name).startswith(number(item))]
         close = difflib.get_close_matches(name, like, n=1, cutoff=0.6)

@@ -217,17 +217,18 @@ COMMIT = f"{{repository: https://github.com/ROCm/jax, branch: {'a' * 40}, pin: d
         ("default", f"source: {TEN}", "JAX 0.11.0 needs ROCm <8,>=7.1"),
         ("default", "tarballs: ten", "JAX 0.11.0 needs ROCm <8,>=7.1"),
         (f'"0.12.0", {UNVERIFIED}', "tarballs: ten", ""),
-        (f"rocm-jaxlib-v0.11.0, {UNVERIFIED}", "tarballs: ten", "the first JAX with it is >=0.11"),
+        (f"rocm-jaxlib-v0.11.0, {UNVERIFIED}", "tarballs: ten", "the first with it is >=0.11"),
         (f"rocm-jaxlib-v0.11.1, {UNVERIFIED}", "tarballs: ten", ""),
+        ("default", f"source: {name_of('gfx90a')}", "is empty"),
         (COMMIT, "tarballs: ten", ""),  # whose sources say it
     ],
 )
-def test_a_rocm_that_the_pinned_jax_never_loads_is_an_absent_build(
+def test_a_rocm_that_is_empty_or_that_the_pinned_jax_never_loads_is_an_absent_build(
     jax, rocm, problem, tmp_path, runner
 ):
     (tmp_path / "ten").mkdir()
     for name in (name_of("gfx90a"), TEN, f"ten/{TEN}"):
-        (tmp_path / name).write_bytes(b"ROCm")
+        (tmp_path / name).write_bytes(b"" if "is empty" in problem else b"ROCm")
     (tmp_path / "nightly.yaml").write_text(
         f"sets:\n  - {{name: x, jax: {jax}, families: [gfx90a], rocm: {{{rocm}}}}}\n"
     )

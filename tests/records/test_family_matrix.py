@@ -6,6 +6,7 @@ import ast
 import dataclasses
 import datetime as dt
 import json
+import re
 import sys
 from pathlib import Path
 
@@ -213,6 +214,13 @@ def test_a_product_leads_to_its_family(product, family):
 def test_a_piece_of_a_product_is_none(name):
     with pytest.raises(KeyError, match="unknown GPU family"):
         matrix.family(name)
+
+
+def test_a_name_for_several_targets_suggests_each_family_of_them():
+    close = "gfx900 or gfx906 or gfx908 or gfx90a or gfx90c"
+    assert sorted(
+        re.findall(r"gfx\w+", matrix.nearest("gfx90X-dcgpu", matrix.FAMILIES))
+    ) == close.split(" or ")
 
 
 def test_an_old_name_of_a_family_leads_to_its_new_one():

@@ -240,10 +240,10 @@ def check_rocm(
     if not version_class or version_class.rocm.contains(base, prereleases=True):
         return
     others = (item for item in layout.classes if item.rocm.contains(base, prereleases=True))
-    first = next((f"the first JAX with it is {item.versions}" for item in others), None)
+    first = next((f" or another JAX: the first with it is {i.versions}" for i in others), None)
     raise ConfigError(
         f"ROCm {rocm}: JAX {jax_version} needs ROCm {version_class.rocm}",
-        hint=f"choose another ROCm or another JAX: {first or 'no JAX has it yet'}",
+        hint=f"choose another ROCm{first or ': no JAX has this one yet'}",
     )
 
 

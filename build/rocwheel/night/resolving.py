@@ -364,6 +364,8 @@ def one_tarball(where: str, sha256: str, world: World, asked: str = "") -> tuple
         path = (here.cwd / where).resolve()
         if not (path.is_dir() or path.is_file()):
             raise ConfigError(f"{path}: no such file or folder", hint="correct `rocm.source`")
+        if path.is_file() and not path.stat().st_size:
+            raise SourceError(f"{path}: is empty", hint="copy the tarball again")
         where, sha256 = str(path), "" if path.is_dir() else files.sha256(path)
     return where, version, sha256
 

@@ -104,14 +104,12 @@ def check_targets(targets: Collection[str]) -> None:
 
 
 def lacking(wanted: Mapping[str, Collection[str]], has: Collection[str]) -> str:
-    """Return the first of these families with missing gfx targets, and which; "" for none.
+    """Return the gfx targets that each of these families misses, "" for none.
 
     `wanted` has the targets of each family.
     """
-    for name, targets in wanted.items():
-        if missing := [target for target in targets if target not in has]:
-            return f"{', '.join(missing)} of {name}"
-    return ""
+    missing = {name: [t for t in targets if t not in has] for name, targets in wanted.items()}
+    return "; ".join(f"{', '.join(each)} of {name}" for name, each in missing.items() if each)
 
 
 def refuse_lacking(wanted: Mapping[str, Collection[str]], given: Collection[str]) -> None:

@@ -174,6 +174,8 @@ def _links(text: str, url: str) -> list[File]:
         if is_tarball or (path.startswith(folder) and path != folder):
             listed.append((name, source, ""))
             is_list |= is_tarball or ("." in name and unescape(shown).strip() == name)
+    if "<html" in text.lower() and "</html>" not in text.lower():
+        raise _unreadable(url, "its list of files does not end")
     if not is_list:
         raise _unreadable(url, "it is not a list of files" if text.strip() else "it is empty")
     return listed

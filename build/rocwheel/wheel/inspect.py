@@ -98,6 +98,10 @@ class WheelReport(NamedTuple):
         return sum_of_objects(bundle for item in self.elf for bundle in item.bundles)
 
     @property
+    def is_code_read(self) -> bool:
+        return any(bundle.is_read for item in self.elf for bundle in item.bundles)
+
+    @property
     def compilers(self) -> tuple[str, ...]:
         bundles = (bundle for item in self.elf for bundle in item.bundles)
         return tuple(sorted({name for bundle in bundles for name in bundle.compilers}))

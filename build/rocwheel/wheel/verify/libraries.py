@@ -207,8 +207,8 @@ class Libraries(Plain, frozen=True, kw_only=True):
             for bundle in item.bundles:
                 if bundle.targets != wanted:
                     missing = families.lacking(each, bundle.targets)
-                    named = {*bundle.targets, *missing.partition(" of ")[0].split(", ")} - {""}
-                    words = [f"lacks {missing}"] if missing else []
+                    named = bundle.targets | of_families
+                    words = [f"lacks {brief(missing)}"] if missing else []
                     if named != wanted or not bundle.objects:
                         what = _difference(sorted(named), sorted(wanted))
                         words += [what if bundle.objects else "is cut off or does not unpack"]
