@@ -426,7 +426,9 @@ def _of_other_tools(ctx: click.Context | None, argv: Sequence[str], unknown: str
         name, is_one, value = word.partition("=")
         for key in (f"{name}={value if is_one else following}", name):
             # of an option, or an argument
-            is_value = key[:1] != "-" and ctx and ctx.parent and key != unknown
+            is_value = bool(key[:1] != "-" and ctx and ctx.parent)
+            if ctx and key == unknown:  # a word of a group, which has what is meant
+                is_value &= f"`{ctx.info_name} " not in other_tools().get(key, "")
             if key in other_tools() and key not in has and not is_value:
                 found[key] = other_tools()[key]
     return found

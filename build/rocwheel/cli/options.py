@@ -378,7 +378,7 @@ class Group(CliCommand, click.Group):
             near = f"did you mean --{args[0]}?" if "=" in args[0] else near
             if version := re.fullmatch(r"(?:jax-)?v?([0-9]+\.[0-9.]+.*)", args[0]):
                 near = f"did you mean --jax-version={version[1]}?"
-            root, name = ctx.find_root(), args[0].lower().replace("-", "_")
+            root, name = ctx.find_root(), args[0].replace("-", "_")
             if places := list(_places(cast("click.Group", root.command), root, name)):
                 near = f"did you mean {' or '.join(places)}?"
             raise click.UsageError(f"{args[0]!r}: unknown command; {near}", ctx)
