@@ -20,6 +20,7 @@ from rocwheel.base.console import Console
 from rocwheel.base.download import Client, Retry
 from rocwheel.base.errors import ConfigError
 from rocwheel.base.here import Here
+from rocwheel.cli import main
 from rocwheel.night import resolving
 from rocwheel.night import settings as settings_file
 
@@ -393,3 +394,22 @@ def test_old_facts_are_told_where_a_night_relies_on_them(tmp_path, runner):
         assert [recipe.rocm_newest for recipe in recipes] == ["2026-09-15"]
         assert notes.getvalue().count("rocwheel pins bump therock") == told
         assert [cell.name for cell in absent] == ["source.x.rocm"] * told
+
+
+def test_the_line_to_type_about_an_absent_build_names_the_nights_settings(
+    tmp_path, capsys, monkeypatch
+):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "jax").mkdir()
+    (tmp_path / "rocm").mkdir()
+    (tmp_path / "own.yaml").write_text(
+        "sets:\n  - {name: x, source_dir: jax, pythons: ['3.12'], families: [gfx90a],\n"
+        "     rocm: {tarballs: rocm}}\n"
+    )
+    store, data = f"--store={(tmp_path / 'store').as_uri()}", f"--ci-dir={CI}"
+    assert main(["nightly", "plan", store, data, "--config=own.yaml", "--night=one"]) == 5
+    for words in ((), (data,)):
+        capsys.readouterr()
+        main(["nightly", "status", "one", store, *words])
+        said = capsys.readouterr().out
+        assert f"--dry-run --explain --config={tmp_path}/own.yaml {data}`" in said

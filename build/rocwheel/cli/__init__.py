@@ -138,6 +138,7 @@ def command_line(app: App, line: str) -> str:
     if "," in ",".join(families) and not getattr(params["family"].type, "many", True):
         words = tuple(word for word in words if word not in families)  # it takes one, or `all`
     data = (f"--ci-dir={app.cwd / app.ci_dir}",) if app.ci_dir else ()
+    data = () if "--ci-dir" in given else data
     return " ".join(filter(None, (program_name(sys.argv[0]), name, shlex.join(data + words), rest)))
 
 

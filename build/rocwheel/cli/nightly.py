@@ -126,6 +126,9 @@ def plan(
     else:
         path = config or app.home.ci / settings_file.FILE
         made = _plan(app, night=night, by=by, path=path, pools=pools, options=target, target=where)
+        data = (("--config", config), ("--pools", pools), ("--ci-dir", app.ci_dir))
+        words = (f"{name}={app.cwd / path}" for name, path in data if path)
+        made = replace(made, data=tuple(words))
     state = "planned"
     if not dry_run:
         where.nights.check_clock(app.now())

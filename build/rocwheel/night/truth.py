@@ -6,6 +6,7 @@ so that a later night can be compared with it: with the newest that was over whe
 """
 
 import enum
+import shlex
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
@@ -142,6 +143,7 @@ class NightSummary(Value, frozen=True, kw_only=True):
     builds: tuple[WheelRecipe, ...] = ()  # the newest of each name that was, kept or not
     quarantined: tuple[tuple[str, str], ...] = ()
     stopped: str = ""
+    data: tuple[str, ...] = ()  # of its plan
     nothing_built: bool = False
     seconds: int = 0  # from plan to the last end
     schema: Literal[3] = 3
@@ -317,7 +319,7 @@ class Cause:
         if first.phase is Phase.OPEN:
             return f"nightly run {night}"
         if first.phase is Phase.ABSENT:
-            return "nightly plan --dry-run --explain"
+            return " ".join(("nightly plan --dry-run --explain", shlex.join(of.data))).rstrip()
         if first.state is State.FLAKY:
             made = (x.manifest[:12] for x in of.recipes if x.name == first.wheels and x.manifest)
             approve = f"--family {first.family} --approve {first.suite}:{first.python}"
@@ -608,6 +610,7 @@ def _summary(
         written=timestamp(now),
         by=book.plan.by,
         tool=book.plan.tool,
+        data=book.plan.data,
         cells=tuple(
             _cell(item, standings)
             for item in standings.values()

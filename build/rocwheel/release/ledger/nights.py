@@ -140,6 +140,7 @@ class NightPlan(Value, frozen=True, kw_only=True):
     by: str
     tool: str  # version of rocwheel
     target: tuple[str, ...]  # options that name the store
+    data: tuple[str, ...] = ()  # options that name its settings and the data in use
     recipes: tuple[WheelRecipe, ...]
     cells: tuple[Cell, ...]
     attempts: int = 2  # of a cell that ends `infra`
