@@ -89,7 +89,7 @@ def test_values_are_read_by_kind():
         ("name: [a]", "5:11: pins.0.9.1.name: expected text, got a list", "quotes"),
         ("name: {a: b}", "5:11: pins.0.9.1.name: expected text, got a mapping", "quotes"),
         ("name: 12", "5:11: pins.0.9.1.name: expected text, got a whole number", "quotes"),
-        ("name: 3.10", "5:11: pins.0.9.1.name: expected text, found float", "quotes"),
+        ("name: 3.10", "5:11: pins.0.9.1.name: expected text or a whole number, found float", "quotes"),
         ("name: 2027-01-31", "5:11: pins.0.9.1.name: expected text, got a day", "quotes"),
         ("name: !odd x", "5:11: pins.0.9.1.name: expected text, found !odd", "quotes"),
         ("name:", "5:10: pins.0.9.1.name: expected text, got nothing", "quotes"),

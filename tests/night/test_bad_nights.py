@@ -135,7 +135,10 @@ def test_a_first_night_is_compared_with_nothing(places):
     assert "The first night: there is nothing to compare it with." in text
     for wrong in ("Nothing changed", "no longer run", "as in its last night", "new failure"):
         assert wrong not in text
-    assert "The first night" not in told(nights, "one").markdown(PAGE), "it has causes to tell"
+    said = told(nights, "one").markdown(PAGE)
+    assert "The first night" not in said, "it has causes to tell"
+    assert f"`{BUILD}`: fails, since one" in said
+    assert told(nights, "one").changes[1].what == "barred"
 
 
 def test_a_night_is_compared_with_one_that_was_over_before_it_began(places):

@@ -29,7 +29,6 @@ from rocwheel.release.ledger.nights import (
     Cell,
     NightPlan,
     Nights,
-    Order,
     Phase,
 )
 
@@ -71,14 +70,11 @@ def where(nights: Nights) -> standing.CellStanding:
     return standing.stand(Nights(nights.store).book("one"))[NAME]
 
 
-def test_a_cell_that_runs_refuses_a_second_attempt_until_a_person_asks_for_one(tmp_path):
+def test_a_cell_that_runs_refuses_a_second_attempt(tmp_path):
     nights = planned(tmp_path)
     nights.begin("one", begun(nights))
     assert run(nights, worker(tmp_path)) is None
     assert len(where(nights).attempts) == 1
-    now = timestamp(datetime.now(tz=timezone.utc))
-    nights.order("one", Order(action="retry", cell=NAME, by="me", reason="lost", time=now, seen=1))
-    assert run(nights, worker(tmp_path)).state is State.PASS
 
 
 def test_of_two_that_begin_at_once_the_second_begins_nothing(tmp_path):
@@ -272,6 +268,36 @@ esac
     assert run(Nights(nights.store), here).manifest == "abc"
     assert (tmp_path / "ran").read_text().split() == ["build", "stage", "stage"]
     assert not list((tmp_path / "cache" / "nightly" / "built").iterdir())
+
+
+@pytest.mark.parametrize("then", ["", "mkdir store"])
+def test_a_build_does_not_stage_into_a_folder_that_does_not_hold_its_night(
+    tmp_path, monkeypatch, then
+):
+    """The store comes back two seconds after it went away."""
+    monkeypatch.setattr(cells, "SOON", 0.2)
+    stages = (("stage", "{wheelhouse}"),)
+    nights = planned(tmp_path, kind="build", argv=("build", "{wheelhouse}"), stages=stages)
+    script = tmp_path / "program"
+    script.write_text(
+        f"""#!/bin/sh
+cd {tmp_path}
+case $1 in
+build) mkdir $2; echo x > $2/manifest.json; mv store gone; {then or ":"}
+       (sleep 2; rm -d store; mv gone store) & echo '{{}}';;
+stage) mkdir -p store/v2; echo '{{"manifest": "abc"}}';;
+esac
+"""
+    )
+    script.chmod(0o755)
+    here = worker(tmp_path, program=(str(script),))
+    first = run(nights, here)
+    assert (first.state, first.cause, first.manifest) == (State.INFRA, CauseClass.STORE, "")
+    assert "went away" in first.reason
+    assert [path.name for path in (tmp_path / "store").iterdir() if path.name[0] != "."] == [
+        "_rocwheel"
+    ]
+    assert run(Nights(nights.store), here).manifest == "abc"
 
 
 def test_an_end_is_written_once_the_store_is_back(tmp_path, monkeypatch):

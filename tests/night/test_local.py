@@ -104,6 +104,49 @@ def test_what_another_users_engine_runs_here_is_not_told_as_killed(world):
         assert attempts[name][0].ended.reason == "its process was killed"
 
 
+def test_a_set_built_again_is_tested_and_promoted_only_if_it_is_another(world):
+    gate, promote = "gate.jax.gfx90a.3.12.unit", "promote.jax.gfx90a"
+    world.plan("one", check=True)
+    world.local("one", check=True)
+    for words in (("drop", "one", gate), ("stop", "one")):
+        refused = world.nightly(*words, "--reason=late")
+        assert (refused.code, "there is nothing to" in refused.err) == (3, True), refused.err
+    assert set(world.states("one").values()) == {"pass"}, "what passed stays true"
+    for suffix, times in (("", 1), ("+rocm7.1.9", 2)):
+        world.script(build={"*": "sleep:4"}, suffix=suffix)
+        for cell in ("build.jax", *([promote] if suffix else [])):
+            world.nightly("retry", "one", cell, "--reason=again", check=True)
+        assert {world.states("one")[name] for name in ("build.jax", gate, promote)} == {"waiting"}
+        done = world.local("one", check=True)
+        assert done.err.count(f"{promote}: done") == times - 1, "it waits for build and gates"
+        book = Nights(open_store(world.store)).book("one")
+        assert [len(book.attempts[name]) for name in (gate, promote)] == [times, times]
+        assert set(world.states("one").values()) == {"pass"}
+    built = stood(world)["build.jax"].manifest
+    assert book.attempts[gate][-1].begun.sets == (built,)
+    assert built[:12] in page(world), "the set that the gates saw is the one that users have"
+
+
+def test_a_retry_is_refused_where_the_cell_runs_and_hides_no_lost_one(world):
+    world.plan("one", check=True)
+    nights = Nights(open_store(world.store))
+    begun = Begun(
+        token="a", cell="build.jax", plan=nights.plan("one")[1], host="far", engine="local",
+        time=timestamp(datetime.now(tz=timezone.utc)),
+    )  # fmt: skip
+    nights.begin("one", begun)
+    retry = ("retry", "one", "build.jax", "--reason=x")
+    refused = world.nightly(*retry)
+    assert (refused.code, "build.jax: runs on far" in refused.err) == (3, True), refused.err
+    file = world.folder / "store/_rocwheel/nights/one/cells/build.jax/1.begun.json"
+    os.utime(file, (time.time() - 181,) * 2)
+    world.nightly(*retry, check=True)
+    status = world.nightly("status", "one")
+    assert (status.code, "1 lost" in status.out) == (5, True), status.out
+    assert "build.jax: lost: " in world.nightly("check").err
+    world.local("one", check=True)
+
+
 def test_a_stopped_night_does_not_run_and_a_dropped_cell_bars_what_needs_it(world):
     world.plan("one", check=True)
     assert "no reason given" in world.nightly("stop", "one").err

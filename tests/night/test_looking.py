@@ -7,7 +7,7 @@ from datetime import timedelta
 from pathlib import Path
 
 import pytest
-from support.wheelset import FAMILY, NOW, Shop, make_set, pass_gate
+from support.wheelset import FAMILY, NOW, WHO, Shop, make_set, pass_gate
 
 from rocwheel.base.console import silent
 from rocwheel.base.store.file import FileStore
@@ -124,6 +124,18 @@ def test_released_sets_are_built_again_in_turn_and_so_many_a_week(night, tmp_pat
         assert all(cell in plan.cells[-1].settled for cell in (c.name for c in cells)), "the page"
     first, second = sorted((night.manifest.sha256, other.sha256))
     assert built == [(0, first), (7, second), (14, first), (21, second)]
+
+
+def test_a_set_older_than_the_released_one_holds_nothing_up(night, tmp_path):
+    for days, name in ((-1, "older"), (1, "younger")):
+        house = tmp_path / name
+        made = make_set(house, suffix=f"+{name}")
+        (house / BUILD_RECORD).write_bytes(b"{}\n")
+        night.shop.stage(house, replace(WHO, now=NOW + timedelta(days=days)))
+        if days < 0:
+            night.release()
+        family = night.sum_up(now=TOMORROW + timedelta(days=1)).families[0]
+        assert family.blocked_set == ("" if days < 0 else made.sha256)
 
 
 def test_a_set_was_built_where_each_of_its_families_has_it_staged(night):

@@ -5,7 +5,8 @@ that need hours or an AMD GPU are played, behind the same command line, exit sta
 build makes a small valid wheel set, the gate stores the verdict a runner of the family would have,
 of a single test it says how that ended, by its ROCm (`{"rocm": {"<pattern>": "fail"}}`);
 `runtime_images` leaves the record of an image that nobody made, of a set that is released.
-What they do is said in a file (`$NIGHT_SCRIPT`): `{"gate": {"<cell pattern>": "fail"}, …}`.
+What they do is said in a file (`$NIGHT_SCRIPT`): `{"gate": {"<cell pattern>": "fail"}, …}`;
+a `"suffix"` there makes builds leave another set.
 """
 
 from __future__ import annotations
@@ -228,7 +229,7 @@ def _dist(words: list[str], plays: dict) -> int:
     manifest = make_set(
         folder,
         pythons=tuple(_value(words, "python-versions").split(",")),
-        suffix=_value(words, "wheel-suffix") or None,
+        suffix=plays.get("suffix") or _value(words, "wheel-suffix") or None,
         rocm="7.1.0",
         gfx=tuple(targets),
     )

@@ -214,7 +214,9 @@ class _Builtins:
             return text
         if tag == "null":
             return None
-        raise _error(self._name, node, at, f"expected text, found {tag}", "put it in quotes")
+        what = "text or a whole number" if tag == "float" else "text"
+        hint = "put text in quotes" if tag == "float" else "put it in quotes"
+        raise _error(self._name, node, at, f"expected {what}, found {tag}", hint)
 
 
 def _error(name: str, node: yaml.Node, at: Sequence[Step], problem: str, hint: str) -> ConfigError:

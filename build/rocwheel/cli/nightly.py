@@ -49,6 +49,7 @@ from rocwheel.cli.target import (
     StoreOptions,
     families_options,
     judging,
+    must_hold,
     person_options,
     store_options,
 )
@@ -508,9 +509,9 @@ def check(app: App, max_age: float, target: StoreOptions) -> int:
     """Check that the newest night runs as it should, whether or not its cells pass.
 
     The exit status is 8 if there is no night, if the newest one misses a part, is too old, was
-    stopped, did not begin within 2 hours, or made no progress for 2 minutes (15 on Slurm). It is 8
-    if it built nothing, if Slurm holds a job, or if the night, or the one before it, ended without
-    a summary.
+    stopped, did not begin within 2 hours, or no cell ran, began or ended for 2 minutes (15 on
+    Slurm). It is 8 if it built nothing, if Slurm holds a job, or if the night, or the one before
+    it, ended without a summary.
     """
     where = NightTarget(app, target)
     names = where.nights.names()
@@ -565,12 +566,24 @@ def _order(
             f"{night}: is not stopped, and no cell to retry is named",
             hint=f"name one that is red: `nightly status {night}`",
         )
-    item = book.plan.cell(cell) if cell else None
+    item, standings = book.plan.cell(cell) if cell else None, standing.stand(book)
     if item and item.kept:
         raise ConfigError(
             f"{item.name}: was done before {night}: {item.why}",
             hint=f"to repeat all of it: `nightly plan --from {night} --night NAME`",
         )
+    if action == "retry" and standings[cell].phase is Phase.RUNNING:
+        what = f"{cell}: runs {standings[cell].reason}"
+        raise ConfigError(what, hint="retry it once it has ended, or is lost")
+    if action == "drop" and standings[cell].settled and standings[cell].passed:
+        raise ConfigError(
+            f"{cell}: has passed in {night}: there is nothing to leave out",
+            hint="to try it again: `nightly retry`; to take a released set back: `rollback`",
+        )
+    cells_ = (item for item in standings.values() if item.cell.kind not in {"page", "prune"})
+    if action == "stop" and all(item.settled for item in cells_):
+        hint = f"look: `nightly status {night}`"
+        raise ConfigError(f"{night}: has ended: there is nothing to stop", hint=hint)
     seen = len(book.attempts.get(cell, ()))
     made = Order(action=action, cell=cell, seen=seen, **_signed(action, person.who(app)))
     said = f"{night}: {action} {cell}".rstrip() + f" by {made.by}: {made.reason}"
@@ -711,6 +724,8 @@ def state(
     """
     where = NightTarget(app, target)
     names = where.nights.names()
+    if not names:  # a page would make a store that is not there
+        must_hold(where.channel, where.store)
     night = where.night(night) if names or night != LATEST else ""
     if dry_run:
         app.emit_plan([f"summary of {night or 'no night'}", where.store.locate(page.PAGE)])

@@ -192,6 +192,7 @@ def run(nights: Nights, night: str, name: str, worker: Worker, signals: Signals)
         engine=worker.engine,
         job=worker.job or (owner() if worker.engine == "local" else ""),
         seen=standing.ends_seen(book, cell),
+        sets=standing.sets_before(standings, cell),
         time=timestamp(now()),
     )
     tries = where.attempts
@@ -232,9 +233,7 @@ def _why_not(book: Book, standings: dict[str, CellStanding], cell: Cell, worker:
         return f"not run: the night was stopped by {held.by}: {held.reason}"
     if where.phase is Phase.BARRED:
         return f"not run: {where.reason}"
-    asked = standing.asked(book.orders, cell.name)
-    again = asked and asked.action == "retry" and asked.seen >= len(where.attempts)
-    if where.phase is Phase.RUNNING and not again:
+    if where.phase is Phase.RUNNING:
         return f"not run: it runs {where.reason}"
     # on GitHub the workflow waited for ends; what has none by then lost its job
     waits = [n for n in cell.after if not standings[n].settled]
@@ -372,6 +371,7 @@ class _Attempt:
         self, words: tuple[str, ...], folder: Path, **places: object
     ) -> tuple[Ended, dict[str, Any]]:
         """Run a command of the cell; return how it ended, and the document that it printed."""
+        self.nights.check_there(self.night)  # some commands make a store
         argv = filled(self.cell, words, self.standings, self.worker, **places)
         self.worker.here.console.info(f"{self.cell.name}: {Command(argv=argv)}")
         result = folder / "result"
@@ -436,6 +436,7 @@ class _Attempt:
         until = here.clock() + AWAY
         while True:
             try:
+                self.nights.check_there(self.night)
                 write()
             except errors.RefusedError:
                 raise

@@ -2,7 +2,8 @@
 
 A failure in any attempt at a test counts, even a late one: a pass beside it is `flaky`. An attempt
 without a stored verdict tested nothing, and only its hang counts beside a pass. A cell that waited
-for ends (a promotion, a merge, the page) is repeated when one of them changed. An attempt without
+for ends (a promotion, a merge, the page) is repeated when one of them changed. An attempt counts
+only for the set that its build has now. An attempt without
 an end that no longer renews its lease is lost, which counts as the machine's fault. Faults of the
 machine are tried again, as often as the plan says.
 """
@@ -73,7 +74,8 @@ class CellStanding(Plain, frozen=True, kw_only=True):
     @property
     def manifest(self) -> str:
         """SHA-256 of the set that the cell made; "" when it makes none."""
-        return self.last.manifest if self.last else ""
+        ends = (item.ended for item in reversed(self.attempts))
+        return next((ended.manifest for ended in ends if ended and ended.manifest), "")
 
 
 def stopped(orders: tuple[Order, ...]) -> Order | None:
@@ -130,7 +132,7 @@ def nothing_built(standings: Mapping[str, CellStanding]) -> bool:
 def ready(standings: Mapping[str, CellStanding], cell: Cell) -> bool:
     """Return whether a cell may start now."""
     return all(standings[name].passed for name in cell.after) and all(
-        standings[name].settled for name in cell.settled
+        standings[name].settled for name in (*cell.after, *cell.settled)
     )
 
 
@@ -138,13 +140,15 @@ def _one(book: Book, cell: Cell, standings: Mapping[str, CellStanding]) -> CellS
     attempts = book.attempts.get(cell.name, ())
 
     def standing(phase: Phase, state: State | None, reason: str) -> CellStanding:
-        cause = cause_of(cell, state, attempts) if phase in {Phase.ENDED, Phase.OPEN} else None
+        cause = cause_of(cell, state, tries) if phase in {Phase.ENDED, Phase.OPEN} else None
         return CellStanding(
             cell=cell, phase=phase, state=state, reason=reason, attempts=attempts, cause=cause
         )
 
     running = [item for item in attempts if not (item.ended or item.is_lost)]
-    state, reason = _together(cell, attempts, book.sha256)
+    sets = sets_before(standings, cell)
+    tries = tuple(i for i in attempts if not (sets and i.begun and i.begun.sets not in {(), sets}))
+    state, reason = _together(cell, tries, book.sha256)
     if running and running[-1].begun:
         return standing(Phase.RUNNING, state, f"on {running[-1].begun.host}")
     order = asked(book.orders, cell.name)
@@ -152,9 +156,11 @@ def _one(book: Book, cell: Cell, standings: Mapping[str, CellStanding]) -> CellS
         return standing(Phase.BARRED, State.NOT_RUN, f"dropped by {order.by}: {order.reason}")
     more = bool(order and order.seen >= len(attempts))
     again = outdated(book, cell, standings) if state is not None else ""
-    last = attempts[-1].ended if attempts else None
+    if cell.after and state is not None and not again:
+        again = next((name for name in cell.after if not standings[name].settled), "")
+    last = tries[-1].ended if tries else None
     lasts = last and last.link and last.cause in LASTING  # of a test, which its verdict names
-    tries_left = state in SILENT and not lasts and len(attempts) < book.plan.attempts
+    tries_left = state in SILENT and not lasts and len(tries) < book.plan.attempts
     if state is None or more or again or tries_left:
         bad = next((n for n in cell.after if standings[n].settled and not standings[n].passed), "")
         if bad:  # what failed first, however far before it
@@ -163,7 +169,9 @@ def _one(book: Book, cell: Cell, standings: Mapping[str, CellStanding]) -> CellS
             return standing(Phase.BARRED, State.NOT_RUN, why)
         if again:
             state, reason = None, f"to be done again after {again}"
-        if more and order:
+        if attempts and not tries:
+            reason = f"to be done again: {cell.after[0]} made another set"
+        if more and order and not (tries and tries[-1].is_lost):
             return standing(Phase.WAITING, state, f"for the retry that {order.by} asked for")
         return standing(Phase.OPEN if state else Phase.WAITING, state, reason)
     tests = (  # of its set, for which a promotion may be refused
@@ -180,6 +188,11 @@ def ends_seen(book: Book, cell: Cell) -> int:
     """Count the attempts and orders known of the cells whose ends this one waits for."""
     tries = sum(len(book.attempts.get(name, ())) for name in cell.settled)
     return tries + sum(order.cell in cell.settled for order in book.orders)
+
+
+def sets_before(standings: Mapping[str, CellStanding], cell: Cell) -> tuple[str, ...]:
+    """Return the manifests that the cells before this one have left."""
+    return tuple(filter(None, (standings[name].manifest for name in cell.after)))
 
 
 def outdated(book: Book, cell: Cell, standings: Mapping[str, CellStanding]) -> str:

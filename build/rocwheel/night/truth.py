@@ -257,6 +257,12 @@ class Changed(Plain, frozen=True, kw_only=True):
     change: CellChange
     since: str
 
+    @property
+    def what(self) -> str:
+        """The change as people read it."""
+        is_other = self.change is CellChange.FAILS and self.cell.state is not State.FAIL
+        return self.cell.word if is_other else self.change.value
+
 
 def _spoken(summary: NightSummary) -> dict[tuple[str, ...], CellSummary]:
     """Return one cell for each identity: of a suite the merge, or its worst gate."""
@@ -516,7 +522,7 @@ class Truth(Plain, frozen=True, kw_only=True, dict=True):
             lines.append(f"- {why} ({of}); {cause.ask(self.line(cause))}")
             lines += [f"  - {text}" for text, _ in self.found(cause)]
         loud = self.loud
-        lines += [f"- `{i.cell.name}`: {i.change.value}, since {i.since}" for i in loud[:LISTED]]
+        lines += [f"- `{i.cell.name}`: {i.what}, since {i.since}" for i in loud[:LISTED]]
         if len(loud) > LISTED:
             lines.append(f"- and {len(loud) - LISTED} more")
         if not lines[-1]:
@@ -681,7 +687,7 @@ def _family(
                         ),
                         sizes=sizes,
                     )
-            elif row.blocked_by and not blocked:
+            elif row.blocked_by and not (blocked or newest.green):  # rows are youngest first
                 blocked, blocked_set = row.blocked_by, row.set_id
     return replace(newest, blocked=blocked, blocked_set=blocked_set)
 

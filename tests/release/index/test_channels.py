@@ -114,7 +114,7 @@ def test_a_channel_may_have_its_nights_build_in_a_container(tmp_path: Path) -> N
         ("    retention: {staging_days: 0}\n", "staging_days: expected a whole number >= 1"),
         ("    policy: [{suite: smok, level: required}]\n", "unknown value 'smok'"),
         ("    policy: [{suite: e2e, level: required, pythons: ['3.21']}]\n", "unknown Python version"),
-        ("    policy: [{suite: e2e, level: required, pythons: 3.12}]\n", "pythons: expected text, found float"),
+        ("    policy: [{suite: e2e, level: required, pythons: 3.12}]\n", "pythons: expected text or a whole number, found float"),
         ("    retention: {pinned: [latest]}\n", "'latest' is not 64 hexadecimal digits"),
         ("    writers: one\n", r"channels\.nightly\.writers: unknown key"),
         ("    public_url: nowhere\n", "public_url: 'nowhere' is not a URL"),

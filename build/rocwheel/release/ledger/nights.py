@@ -21,6 +21,7 @@ from rocwheel.base.errors import (
     ObjectDiffersError,
     ObjectMissingError,
     ObjectStaleError,
+    StoreError,
 )
 from rocwheel.base.parallel import each
 from rocwheel.base.store import JSON, TEXT, Headers, ObjectInfo, Store, glance, swap
@@ -171,6 +172,7 @@ class Begun(Value, frozen=True, kw_only=True):
     engine: str
     job: str = ""  # the engine's own name for it; here, the process
     seen: int = 0  # how much was known of the cells whose ends it waited for
+    sets: tuple[str, ...] = ()  # manifests that the cells before it had left
     time: str
 
 
@@ -349,6 +351,14 @@ class Nights:
             findings={key: read[key] for key in found},
         )
 
+    def check_there(self, night: str) -> None:
+        """Raise StoreError where the store holds the night no more: it would be made again."""
+        if self.store.info(self.key(night, "plan.json")) is None:
+            raise StoreError(
+                f"{self.store.url}: the store went away: it does not hold the night {night}",
+                hint="mount it, or move it back, then run the night again",
+            )
+
     def begin(self, night: str, begun: Begun, *, known: int = 0) -> int:
         """Take the number after `known`, the last; return 0 when another attempt took it."""
         key = self.key(night, f"cells/{begun.cell}/{known + 1}.begun.json")
@@ -367,6 +377,8 @@ class Nights:
             times += there.times
             if there.token != token:
                 return False
+        else:
+            self.check_there(night)
         return self._lend(key, Lease(token=token, times=times), previous)
 
     def take_over(self, night: str, cell: str, number: int, token: str) -> bool:
