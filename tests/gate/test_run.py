@@ -12,6 +12,7 @@ import subprocess
 import sys
 import time
 from datetime import date, datetime, timezone
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -55,6 +56,7 @@ pytestmark = [pytest.mark.integration, pytest.mark.slow, pytest.mark.xdist_group
 
 ROOT = Path(__file__).parents[2]
 
+loadable = partial(make_set, loads=True)
 TESTS = {
     "test_a.py": """
 import importlib.metadata, jaxlib, os
@@ -130,7 +132,7 @@ def checkout(tmp_path):
 def staged(tmp_path, console, interpreter):
     """A set in a staging index: the place, the manifest."""
     shop = Shop((tmp_path / "store").as_uri(), console)
-    make_set(tmp_path / "wh", pythons=(str(interpreter.version),))
+    loadable(tmp_path / "wh", pythons=(str(interpreter.version),))
     shop.stage(tmp_path / "wh")
     (sha256,) = log.read(shop.staging).sets
     return shop.staging, manifests.find(shop.staging, sha256)
@@ -280,7 +282,7 @@ def test_a_local_wheel_that_was_damaged_since_is_no_pass_with_a_kept_environment
 
 
 def test_wheels_that_contradict_each_other_are_a_failure(tmp_path, request_, host):
-    odd = make_set(tmp_path / "odd", pythons=(str(request_.python),), requires_pjrt="==9.9")
+    odd = loadable(tmp_path / "odd", pythons=(str(request_.python),), requires_pjrt="==9.9")
     wheels = subject.of_manifest(odd, request_.python, tmp_path / "odd")
     gated = gate(replace(request_, wheels=wheels, manifest=odd), host)
     assert gated.judged.state is State.FAIL
@@ -426,7 +428,7 @@ def test_mistakes_in_data_are_no_word_on_the_machine(request_, host, changes, na
 
 
 def test_no_suite_begins_where_one_asks_for_what_cannot_be(at, interpreter, capsys):
-    make_set(at / "wh", pythons=(str(interpreter.version),))
+    loadable(at / "wh", pythons=(str(interpreter.version),))
     common = ["--family", FAMILY.name, "--python", str(interpreter.version), "--wheels", "wh"]
     words = ["gate", *common, "--suite", "miniature", "--suite", "smoke", "--shard", "99/99"]
     assert main(words) == 3
@@ -574,7 +576,7 @@ def test_the_command_stores_a_verdict_and_ends_with_its_state(
     at, tmp_path, console, interpreter, capsys
 ):
     shop = Shop((tmp_path / "store").as_uri(), console)
-    make_set(tmp_path / "wh", pythons=(str(interpreter.version),))
+    loadable(tmp_path / "wh", pythons=(str(interpreter.version),))
     shop.stage(tmp_path / "wh")
     (sha256,) = log.read(shop.staging).sets
     status = main([
@@ -617,13 +619,13 @@ def test_each_failure_of_a_stored_gate_says_whether_the_released_set_has_it(
     store, python = (at / "store").as_uri(), str(interpreter.version)
     shop = Shop(store, console)
     target = [f"--store={store}", f"--family={FAMILY.name}", f"--ci-dir={ci}"]
-    made = make_set(at / "new", pythons=(python,), stamp="new")
+    made = loadable(at / "new", pythons=(python,), stamp="new")
     shop.stage(at / "new")
     asked = ["gate", f"--manifest={made.sha256}", f"--python={python}", "--suite=smoke", *target]
     asked += [f"--rocm={at}/{(at / 'rocm.tar.gz').rename(at / made.rocm.name).name}"]
     assert main([*asked, "--output=first"]) == State.FAIL.exit_code
     assert "not looked at: nothing is released: test_a.py::test_x\n" in capsys.readouterr().out
-    shop.released(at / "old", jax="0.9.0", pythons=(python,), stamp="old")
+    shop.released(at / "old", jax="0.9.0", pythons=(python,), stamp="old", loads=True)
     assert main([*asked, "--output=second"]) == State.FAIL.exit_code
     said = capsys.readouterr()
     assert "Control run: 2 failures with the released set " in said.err
@@ -649,7 +651,7 @@ def test_a_set_for_several_families_is_gated_and_merged_for_each_by_itself(
 ):
     """Below `all`, in the family's folder; another family, and one that went away, are refused."""
     python, names = str(interpreter.version), ("gfx1151", FAMILY.name)
-    made = make_set(at / "wh", pythons=(python,), gfx=("gfx1151", "gfx90a"))
+    made = loadable(at / "wh", pythons=(python,), gfx=("gfx1151", "gfx90a"))
     made = replace(made, families=names)
     (at / "wh/manifest.json").write_bytes(made.to_bytes())
     (at / "store" / "v2-staging").mkdir(parents=True)
@@ -686,7 +688,7 @@ def test_a_set_for_several_families_is_gated_and_merged_for_each_by_itself(
 
 
 def test_reports_of_an_earlier_run_do_not_survive_the_start_of_another(at, interpreter, capsys):
-    make_set(at / "wh", pythons=(str(interpreter.version),))
+    loadable(at / "wh", pythons=(str(interpreter.version),))
     (at / "out").mkdir()
     (at / "out/verdict.json").write_text("of another set")
     common = ["--family", FAMILY.name, "--python", str(interpreter.version), "--suite", "smoke"]
@@ -699,7 +701,7 @@ def test_reports_of_an_earlier_run_do_not_survive_the_start_of_another(at, inter
 
 
 def test_a_folder_that_another_gate_writes_to_is_left_as_it_is(at, interpreter, capsys):
-    make_set(at / "wh", pythons=(str(interpreter.version),))
+    loadable(at / "wh", pythons=(str(interpreter.version),))
     common = ["--family", FAMILY.name, "--python", str(interpreter.version), "--wheels", "wh"]
     gates = ["gate", "--suite", "e2e", "--suite", "smoke", *common, "--output=out"]
     merging = ["gate", "merge", "--shards=2", "one", "two", "--output=out/smoke"]
@@ -720,7 +722,7 @@ def test_a_folder_that_another_gate_writes_to_is_left_as_it_is(at, interpreter, 
 def test_several_suites_are_one_command_each_with_its_own_reports(
     at, tmp_path, interpreter, capsys
 ):
-    make_set(tmp_path / "wh", pythons=(str(interpreter.version),))
+    loadable(tmp_path / "wh", pythons=(str(interpreter.version),))
     common = ["--family", FAMILY.name, "--python", str(interpreter.version), "--wheels", "wh"]
     words = ["gate", *common, "--suite", "smoke", "--suite", "e2e"]
     assert main([*words, "--output", "out", "--json"]) == State.NO_RUNNER.exit_code
@@ -771,6 +773,15 @@ def test_a_file_that_a_test_adds_or_changes_is_infra_and_the_test_is_named(
     assert f"{name}, during test_a.py::test_a" in gated.judged.message
 
 
+def test_a_file_that_another_environment_links_has_not_changed(tmp_path):
+    (tmp_path / "a.py").touch()
+    before = environment.states(tmp_path)
+    (tmp_path / "elsewhere").hardlink_to(tmp_path / "a.py")
+    assert environment.altered(tmp_path, before) is None
+    (tmp_path / "a.py").write_text("1")
+    assert environment.altered(tmp_path, before)[:2] == ("a.py", "changed")
+
+
 def test_what_failed_runs_again_with_the_same_packages(at, tmp_path, capsys):
     results = rich()
     line = ["gate", f"--wheels={tmp_path}", "--family=gfx90a", "--python=3.12", "--suite=smoke"]
@@ -778,7 +789,7 @@ def test_what_failed_runs_again_with_the_same_packages(at, tmp_path, capsys):
     about = {**results.environment, "packages": "numpy==2.0\npytest==9.1.1"}
     (tmp_path / "before").mkdir()
     (tmp_path / "before/results.json").write_bytes(replace(results, environment=about).to_bytes())
-    make_set(tmp_path, pythons=("3.12",))
+    loadable(tmp_path, pythons=("3.12",))
     assert main(line) == State.NO_RUNNER.exit_code
     assert "no-runner" in capsys.readouterr().out
     shutil.rmtree(tmp_path / "gate-results")
@@ -788,7 +799,7 @@ def test_what_failed_runs_again_with_the_same_packages(at, tmp_path, capsys):
 
 
 def test_the_line_that_runs_a_test_again_names_the_data_in_use_and_no_shard(at, interpreter):
-    make_set(at / "wh", pythons=(str(interpreter.version),))
+    loadable(at / "wh", pythons=(str(interpreter.version),))
     shutil.copytree(ROOT / "ci", at / "ours/ci")
     suite = (at / "ours/ci/suites/smoke.yaml").read_text().replace("suite: smoke", "suite: ours")
     (at / "ours/ci/suites/ours.yaml").write_text(suite)
@@ -838,7 +849,7 @@ def test_shards_become_one_result_and_a_missing_one_is_not_run(at, capsys):
 
 def test_stored_shards_become_a_verdict_in_the_store(at, console, capsys):
     shop = Shop((at / "store").as_uri(), console)
-    make_set(at / "wh")
+    loadable(at / "wh")
     shop.stage(at / "wh")
     (sha256,) = log.read(shop.staging).sets
     manifest = manifests.find(shop.staging, sha256)
@@ -870,7 +881,7 @@ def test_stored_shards_become_a_verdict_in_the_store(at, console, capsys):
 def test_a_gate_and_a_merge_sign_what_they_store(at, console, interpreter, capsys):
     """Numbered in their cell; a merged verdict names the shards; the line to repeat has no key."""
     shop = Shop((at / "store").as_uri(), console)
-    manifest = make_set(at / "wh", pythons=("3.12",))
+    manifest = loadable(at / "wh", pythons=("3.12",))
     shop.stage(at / "wh")
     signers.generate(at / "runner.pem")
     common = [
@@ -910,7 +921,7 @@ def test_a_gate_and_a_merge_sign_what_they_store(at, console, interpreter, capsy
     ],
 )
 def test_a_shard_whose_verdict_is_not_that_of_its_results_is_refused(at, capsys, changes, named):
-    manifest = make_set(at / "wh")
+    manifest = loadable(at / "wh")
     for number, name in ((1, "one"), (2, "two")):
         results = shard(number)
         about = {**results.environment, "manifest": manifest.sha256}
@@ -941,7 +952,7 @@ def failing(test):
 
 
 def test_a_suite_without_skips_has_nothing_to_verify(at, tmp_path, interpreter, capsys):
-    make_set(tmp_path / "wh", pythons=(str(interpreter.version),))
+    loadable(tmp_path / "wh", pythons=(str(interpreter.version),))
     common = ["--family", FAMILY.name, "--python", str(interpreter.version), "--suite", "miniature"]
     assert main(["skips", "verify", "--wheels", "wh", *common]) == 0
     assert "no entry for the suite miniature" in capsys.readouterr().out
@@ -949,7 +960,7 @@ def test_a_suite_without_skips_has_nothing_to_verify(at, tmp_path, interpreter, 
 
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
 def test_a_signal_ends_the_command_with_not_run_and_its_reports(tmp_path, interpreter, number):
-    make_set(tmp_path / "wh", pythons=(str(interpreter.version),))
+    loadable(tmp_path / "wh", pythons=(str(interpreter.version),))
     rocm_tree = tmp_path / "therock-dist-linux-gfx90a-7.10.0.tar.gz"
     rocm_tree.write_bytes(tarballs.rocm_tarball())
     gate_ = subprocess.Popen(
@@ -981,7 +992,7 @@ def test_a_signal_ends_the_command_with_not_run_and_its_reports(tmp_path, interp
 
 
 def test_github_gets_outputs_summary_and_annotation(at, tmp_path, interpreter, monkeypatch, capsys):
-    make_set(tmp_path / "wh", pythons=(str(interpreter.version),))
+    loadable(tmp_path / "wh", pythons=(str(interpreter.version),))
     monkeypatch.setenv("GITHUB_ACTIONS", "true")
     for name in ("GITHUB_OUTPUT", "GITHUB_STEP_SUMMARY"):
         monkeypatch.setenv(name, str(tmp_path / name))

@@ -100,8 +100,12 @@ def make_set(
     gfx: tuple[str, ...] = FAMILY.targets,
     families: tuple[str, ...] = (),
     requires_pjrt: str = "",
+    loads: bool = False,
 ) -> Manifest:
-    """A wheelhouse in `folder`: jaxlib and plugin per CPython, one pjrt, and the manifest."""
+    """A wheelhouse in `folder`: jaxlib and plugin per CPython, one pjrt, and the manifest.
+
+    `loads`: without libraries, which need a ROCm where they are loaded; `stage` refuses such a set.
+    """
     folder.mkdir(parents=True, exist_ok=True)
     number = str(RocmVersion.parse(rocm).major)
     version = jax + (RocmVersion.parse(rocm).wheel_suffix if suffix is None else suffix)
@@ -120,6 +124,8 @@ def make_set(
             text = made.files[f"{module}__init__.py"].content
             text += f"version = {own!r}\nstamp = {stamp!r}\n".encode()
             files = {**made.files, f"{module}__init__.py": wheels.File(text)}
+            if loads:
+                files = {name: file for name, file in files.items() if not name.endswith(".so")}
             if padding:
                 noise = random.Random(f"{project}{own}{tag}{stamp}").randbytes(padding)
                 files[f"{module}data.bin"] = wheels.File(noise, method=zipfile.ZIP_STORED)

@@ -365,7 +365,7 @@ IMPORTABLE: Final = (*machinery.all_suffixes(), ".pth")
 def states(folder: Path) -> dict[str, tuple[int, ...]]:
     """Return every file of a folder with facts that change when it is written to.
 
-    These are its times and inode; the first, `ctime`, cannot be set back.
+    These are its times, inode, size and links; the first, `ctime`, cannot be set back.
     """
     start = len(str(folder)) + 1
     state_of: dict[str, tuple[int, ...]] = {}
@@ -374,7 +374,9 @@ def states(folder: Path) -> dict[str, tuple[int, ...]]:
             about = path.lstat()
             if not stat.S_ISDIR(about.st_mode):
                 times = about.st_ctime_ns, about.st_mtime_ns
-                state_of[str(path)[start:]] = (*times, about.st_ino, about.st_size)
+                state_of[str(path)[start:]] = (
+                    *times, about.st_ino, about.st_size, about.st_nlink,
+                )  # fmt: skip
     return state_of
 
 
@@ -388,6 +390,11 @@ def altered(folder: Path, were: Mapping[str, tuple[int, ...]]) -> tuple[str, str
         when = now[name][0] / 1e9 if name in now else 0.0
         if name not in were and name.endswith(IMPORTABLE):
             return name, "appeared", when
-        if name in were and now.get(name) != were[name]:
+        if name in were and not _same(were[name], now.get(name, ())):
             return name, "changed", when
     return None
+
+
+def _same(before: tuple[int, ...], after: tuple[int, ...]) -> bool:
+    """Compare two states; uv links files of its cache into other environments, which sets ctime."""
+    return before == after or (before[1:4] == after[1:4] and before[4] != after[4])
