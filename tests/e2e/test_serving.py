@@ -28,7 +28,14 @@ def shop(tmp_path, console):
 def served(shop, tmp_path):
     """`serve` on a free port, as a process; its lines on stdout."""
     process = subprocess.Popen(
-        [*PROGRAM, "serve", "--port=0", f"--family={FAMILY.name}", f"--store={shop.store.url}"],
+        [
+            *PROGRAM,
+            "index",
+            "serve",
+            "--port=0",
+            f"--family={FAMILY.name}",
+            f"--store={shop.store.url}",
+        ],
         env={**os.environ, "XDG_CACHE_HOME": str(tmp_path / "cache")},
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
