@@ -154,11 +154,11 @@ def test_a_build_refuses_a_wheel_that_does_not_install(tmp_path: Path) -> None:
     by = Installers(HostRunner({}), folder=tmp_path)
     paths = [wheels.plugin().write(tmp_path), wheels.pjrt().write(tmp_path)]
     for path, wrong in installs(paths, by).items():
-        assemble._refuse(path.name, wrong)
+        assemble.refuse(path.name, wrong)
     assert sorted(tmp_path.iterdir()) == sorted(paths)
     bad = with_points("[console_scripts]\nrun = demo\n").write(tmp_path)
     with pytest.raises(WheelError, match=f"{bad.name}: .*install.refused"):
-        assemble._refuse(bad.name, installs([*paths, bad], by)[bad])
+        assemble.refuse(bad.name, installs([*paths, bad], by)[bad])
 
 
 def test_a_set_is_installed_together_and_the_bad_one_is_named(tmp_path: Path, capsys) -> None:
