@@ -13,7 +13,7 @@ from typing import NamedTuple
 import pytest
 from support.night import PROGRAM, SETTINGS, World
 
-from rocwheel.base.errors import HostError, SourceError
+from rocwheel.base.errors import ConfigError, HostError, SourceError
 from rocwheel.base.git import Source
 from rocwheel.base.process import HostRunner
 from rocwheel.base.store.opening import open_store
@@ -227,6 +227,45 @@ def test_a_commit_of_an_own_xla_is_found(history, xla):
     assert (found.state, found.about) == ("found", f"XLA {xla.commits[11][:12]}"), found
 
 
+def test_an_own_xla_that_is_public_nowhere_comes_from_the_nights_folder(history, xla):
+    ends, _, _ = moving(history, xla, 12)
+    words = (*ends[0].recipe.argv, f"--xla-source-dir={xla.folder}")
+    ends = [
+        replace(
+            one, recipe=replace(one.recipe, argv=words),
+            xla=Source(repository="", commit=xla.commits[2]),
+        )
+        for one in ends
+    ]  # fmt: skip
+    built = []
+
+    class Seen(Played):
+        def __call__(self, side, number):
+            built.extend([side.build] if side.build else [])
+            return super().__call__(side, number)
+
+    found = find(ends, Seen(ends, lambda at: history.has(history.commits[17], at.commit)))
+    assert found.commits[0].commit == history.commits[17]
+    assert {one.xla for one in built} == {(str(xla.folder), xla.commits[2])}
+    assert all("--xla-source-dir={xla}" in one.argv for one in built)
+    assert any("and not with its JAX's" in text for text in found.told)
+
+
+def test_a_folder_of_jax_is_a_range_whose_commits_are_not_searched(history):
+    ends = [night(history, name, history.commits[n]) for name, n in (("a", 0), ("b", 29))]
+    ends = [replace(one, recipe=replace(one.recipe, jax_repository="")) for one in ends]
+    found = find(ends, Played(ends, lambda at: at.commit == history.commits[29]))
+    assert (found.state, found.commits) == ("range", ())
+    assert "commits of JAX are not searched: a night built a folder" in found.about
+
+
+def test_a_suspect_that_is_in_no_history_is_refused(history):
+    ends = [night(history, name, history.commits[n]) for name, n in (("a", 0), ("b", 29))]
+    bisect.check_suspect(ends, history.commits[5], HostRunner({}))
+    with pytest.raises(ConfigError, match="nonsense: no commit of JAX or XLA"):
+        bisect.check_suspect(ends, "nonsense", HostRunner({}))
+
+
 def test_commits_that_do_not_build_are_stepped_around_or_told_as_a_range(history):
     ends = [night(history, "a", history.commits[0]), night(history, "b", history.commits[-1])]
     culprit = history.commits[17]
@@ -260,6 +299,8 @@ def test_the_commit_that_made_it_good_again_is_found(history):
     assert f"# t.py::test_a passes since JAX {fix[:12]}" in found.issue
     never = find(ends, Played(ends, lambda _: True), fix=True)
     assert (never.state, never.commits) == ("not reproduced", ())
+    assert "\n\n\n" not in found.issue + never.issue
+    assert found.good in found.issue
 
 
 def test_builds_of_rocm_between_two_nights_are_tried_by_date(history):
@@ -467,7 +508,10 @@ def probes(world) -> dict[str, list[str]]:
         (words("test_a", "--find-fix"), "two: is not before one"),
         (words("test_a", good="one", bad="one"), "one: is both ends"),
         (words("test_a", bad="three"), "three: no such night"),
-        (words("test_a", "--suite=e2e", "--family=gfx942"), "0 gates may be meant"),
+        (words("test_a", "--suite=e2e", "--family=gfx942"), "none of its gates is meant: gate.jax"),
+        (words("test_a", "--suspect=nonsense", "--dry-run"), "nonsense: no commit"),
+        (words("test_a", "--gpu-hours=nan"), "--gpu-hours: a number from 0"),
+        (words("test_a", "--gpu-hours=-1"), "--gpu-hours: a number from 0"),
         (words("test_a", "--engine=github", bad="latest"), "name the nights"),
         (words("test_a", "--metric=bytes"), "--metric NAME goes with --threshold"),
         (words("test_a", "--metric=bytes", "--threshold=much"), "a number, or <NUMBER"),
@@ -475,9 +519,22 @@ def probes(world) -> dict[str, list[str]]:
 )
 def test_wrong_words_are_one_error(world, asked, told):
     done = world.nightly("bisect", *asked)
-    assert done.code == (2 if {"--metric=bytes", "--engine=github"} & {*asked} else 3)
+    assert done.code == (
+        2 if {"--metric=bytes", "--engine=github"} & {*asked} or "--gpu" in told else 3
+    )
     assert told in done.err
     assert not probes(world)
+
+
+def test_a_build_that_fails_for_no_reason_of_its_own_ends_it_and_is_tried_again(world):
+    """The next test finds the answer."""
+    for says in ("says:11:Could not resolve host: h", "says:3:no such option"):
+        world.script(rocm={"*-7.2.0*": "fail"}, build={"*": says})
+        done = world.nightly("bisect", *words("test_a"))
+        assert done.code == 8, done.out
+        assert says.split(":", 2)[2] in done.err
+        assert not (world.folder / "store/_rocwheel/nights/two/bisects").exists()
+    world.script(rocm={"*-7.2.0*": "fail"})
 
 
 def test_it_is_estimated_then_found_kept_and_shown(world):
@@ -529,6 +586,18 @@ def test_a_number_beyond_a_threshold_is_bad_whether_the_test_passes_or_fails(wor
     assert "night two: no such test" in absent.out
     assert "reports no seconds" in absent.out
     world.script(rocm={"*-7.2.0*": "fail"})
+
+
+def test_outside_a_workflow_an_engine_of_jobs_names_nothing(world):
+    done = world.nightly("bisect", *words("test_jobs", "--engine=github"))
+    assert done.code == 5
+    assert "bisect.yml" in done.err
+
+
+def test_a_store_that_is_gone_is_not_one_without_nights(world):
+    done = world.run("nightly", "bisect", *words("test_a"), f"--store={world.store}-gone")
+    assert done.code == 7
+    assert "no such folder" in done.err
 
 
 @pytest.mark.soak

@@ -122,6 +122,14 @@ def test_a_git_server_that_hangs_ends_with_the_limit_of_the_cell(tmp_path):
     assert time.monotonic() - started < 60
 
 
+@pytest.mark.needs("git")
+def test_a_repository_that_cannot_be_reached_is_no_failure_of_the_wheels(tmp_path):
+    nights = planned(tmp_path, repository=(tmp_path / "gone").as_uri(), commit="a" * 40)
+    run(nights, worker(tmp_path))
+    assert where(nights).state is State.INFRA
+    assert "gone" in where(nights).reason
+
+
 @pytest.mark.parametrize("option", ["--rocm", "--therock-path"])
 def test_a_rocm_that_this_host_lacks_is_no_failure_of_the_wheels(tmp_path, option):
     nights = Nights(FileStore(tmp_path / "store"))

@@ -27,7 +27,13 @@ from rocwheel.cli.nightly_options import (
     worker,
 )
 from rocwheel.cli.options import dry_run, option, option_set
-from rocwheel.cli.target import PersonOptions, StoreOptions, person_options, store_options
+from rocwheel.cli.target import (
+    PersonOptions,
+    StoreOptions,
+    must_exist,
+    person_options,
+    store_options,
+)
 from rocwheel.night import bisect as search
 from rocwheel.night import planning, probes, slurm, standing
 from rocwheel.night.bisect import BisectRequest
@@ -106,9 +112,12 @@ def bisect(
     """
     if bool(asked.metric) != bool(asked.threshold) or not NUMBER.fullmatch(asked.threshold):
         raise click.UsageError("--metric NAME goes with --threshold: a number, or <NUMBER")
+    if not gpu_hours >= 0:  # nor is NaN
+        raise click.UsageError("--gpu-hours: a number from 0")
     if engine == "github" and LATEST in {asked.good, asked.bad}:
         raise click.UsageError("name the nights: `latest` is another one when the next run starts")
     where = NightTarget(app, target)
+    must_exist(where.channel, where.store)
     good = asked.good or (LATEST if asked.fix else "")
     asked = replace(asked, good=good and where.night(good), bad=where.night(asked.bad))
     asked = search.chosen(where.nights, asked)
@@ -116,6 +125,7 @@ def bisect(
     own = channels.of_store(url)
     xla_of = partial(_xla_of, (where.channel, own), asked.family)
     sets, told = search.sets(where.nights, asked, xla_of)
+    search.check_suspect(sets, asked.suspect, app.runner)
     builds: tuple[str, ...] = ()
     with Client(base_env(app.environ), retry=Retry(attempts=4), note=app.console.detail) as client:
         try:
@@ -123,6 +133,7 @@ def bisect(
         except (ConfigError, FetchError) as exc:
             told.append(f"builds of ROCm between the nights are not known: {exc}")
     if dry_run:
+        told += filter(None, [search.unsearched(sets[0], sets[-1])])
         most = search.estimate(sets, asked.confirm, len(builds), app.runner)
         stood = standing.stand(where.nights.book(asked.bad))
         took = [
@@ -171,6 +182,9 @@ def _settle(app: App, nights: Nights, name: str, here: Worker, words: tuple[str,
     jobs, said = None, ""
     if here.engine == "github":
         plan, _ = nights.plan(name)
+        if not app.environ.get("GITHUB_OUTPUT"):
+            hint = "start the workflow bisect.yml, or leave out --engine"
+            raise CommandError(f"{name}: is for a job of the workflow", hint=hint)
         values = planning.github_outputs(plan, plan.cells[0].family) | {"store": nights.store.url}
         app.github_outputs(values)
         app.emit(values, f"{name}: is for a job of the workflow")

@@ -39,6 +39,7 @@ INPUTS: Final[Mapping[str, tuple[str, ...]]] = {  # of a build, and the words th
     "XLA": (OWN_XLA,),  # but for the one that JAX names, which moves with it
 }
 NO_XLA: Final = Source(repository="", commit="")
+SUSPECT: Final = ("rev-list", "-n2", "--first-parent", "--end-of-options")
 OWN: Final = ("--wheelhouse", "--wheel-suffix")  # of each build
 TURNED: Final = {ProbeAnswer.GOOD: ProbeAnswer.BAD, ProbeAnswer.BAD: ProbeAnswer.GOOD}
 STEADY: Final = frozenset(TURNED)
@@ -182,20 +183,21 @@ def chosen(nights: Nights, asked: BisectRequest) -> BisectRequest:
         raise ConfigError(f"{older}: is not before {newer}", hint=hint)
     book = nights.book(asked.bad)
     fields = ("family", "suite", "python", "wheels")
+    stood = standing.stand(book).values()
+    gates = [item for item in stood if item.cell.kind == "gate" and not item.cell.absent]
     cells = [
         item
-        for item in standing.stand(book).values()
-        if item.cell.kind == "gate"
-        and not item.cell.absent
-        and all(getattr(asked, n) in {"", getattr(item.cell, n)} for n in fields)
+        for item in gates
+        if all(getattr(asked, n) in {"", getattr(item.cell, n)} for n in fields)
     ]
     red = [item for item in cells if item.attempts and not item.passed] or cells
     found = {tuple(getattr(item.cell, n) for n in fields): 1 for item in red}
     one = {(family, suite, wheels): python for family, suite, python, wheels in reversed(found)}
     if len(one) != 1:
-        which = ", ".join(sorted(item.cell.name for item in red)) or "none"
+        which = ", ".join(sorted(item.cell.name for item in red or gates))
+        many = f"{count(len(one), 'gate')} may be meant" if red else "none of its gates is meant"
         raise ConfigError(
-            f"{asked.bad}: {count(len(one), 'gate')} may be meant: {which}",
+            f"{asked.bad}: {many}: {which or 'it has none'}",
             hint="name one: --family, --suite, --python, --set",
         )
     [((family, suite, wheels), python)] = one.items()
@@ -392,6 +394,10 @@ class Search:
                 "build does not come out the same twice",
             )
         self.told.append(f"between {good.night} and {bad.night} changed: {', '.join(inputs)}")
+        self.told += [
+            f"each is built with the XLA of {fixed}, and not with its JAX's"
+            for fixed in _words(bad.recipe, "XLA")
+        ]
         mixed = (_mixed(good, bad, inputs[:n]) for n in range(1, len(inputs)))
         sides = [good.side, *mixed, bad.side]
         first, last = self._between(sides)
@@ -403,21 +409,22 @@ class Search:
         if names == ["ROCm"] and {good.recipe.rocm, bad.recipe.rocm} <= {*self.builds}:
             return self._of_rocm(good, bad, inputs[:first])
         about = " or ".join(f"{name} ({change})" for name, change in changed.items())
+        why = unsearched(good, bad, names)
         links = (url for what, _, url in ranges(bad.recipe, good.recipe) if what in names)
         self.named = {"input": ", ".join(names), "link": next(links, "")}
-        if len(names) > 1:
+        if why or len(names) > 1:
             self.state = "range"
         moved = inputs[:first]
-        if names == ["XLA"] and good.xla.commit and bad.xla.commit:
-            low, high, where = good.xla.commit, bad.xla.commit, bad.xla.repository or _xla()
+        if names == ["XLA"] and not why:
+            low, high, where = good.xla.commit, bad.xla.commit, _home_of_xla(bad)
             known = {low: self.pair[0], high: self.pair[1]}
             return self._of_commits(
                 "XLA", low, high, {where: [low, high]},
                 lambda commit: known.get(commit) or _mixed(good, bad, moved, xla=commit),
             )[0]  # fmt: skip
-        if names == ["JAX"] and good.recipe.jax_repository and bad.recipe.jax_repository:
+        if names == ["JAX"] and not why:
             return self._of_jax(good, bad, moved)
-        return about
+        return ": ".join(filter(None, (about, why)))
 
     def _of_jax(self, good: NightSet, bad: NightSet, moved: Sequence[str]) -> str:
         low, high = good.recipe.jax_commit, bad.recipe.jax_commit
@@ -500,7 +507,8 @@ class Search:
             left = self._bisected(ask, low, high, side)
             self.log = ask("bisect", "log")
             commits = tuple(_commit(ask, item, repository) for item in left)
-            self.named = {"input": what, "commits": commits}
+            link = _compare(git.public(repository), low, high) if len(left) > 1 else ""
+            self.named = {"input": what, "commits": commits, "link": link}
             culprit = side(left[0])
             if len(left) > 1:
                 self.state, self.pair = "range", (self.pair[0], culprit)
@@ -559,13 +567,9 @@ class Search:
         ask("update-ref", "--no-deref", "HEAD", high)
         ask("bisect", "start", "--no-checkout", high, low)
         first, asked = list[str](), {low, high}
-        if (suspect := self.asked.suspect) and not self.log:  # a second search is of XLA
-            try:
-                line = ("rev-list", "-n2", "--first-parent", "--end-of-options", suspect)
-                first = ask(*line).split()
-            except CommandError as exc:
-                why = f"{suspect}: no commit before the bad night's"
-                raise ConfigError(why, hint="check --suspect") from exc
+        if self.asked.suspect:
+            with suppress(CommandError):  # one of JAX, where those of XLA are searched
+                first = ask(*SUSPECT, self.asked.suspect).split()
         while True:
             span = ("rev-list", "refs/bisect/bad", "--not", "--glob=refs/bisect/good-*")
             left = ask(*span).split()
@@ -616,6 +620,23 @@ def _words(recipe: WheelRecipe, name: str) -> tuple[str, ...]:
     return without(recipe.argv[1:], *OWN, *(word for words in INPUTS.values() for word in words))
 
 
+def _home_of_xla(one: NightSet) -> str:
+    """Return where a set's XLA is fetched from: the night's folder, if that is public nowhere."""
+    own = (word.partition("=")[2] for word in _words(one.recipe, "XLA"))
+    return one.xla.repository or next(own, "") or _xla()
+
+
+def unsearched(good: NightSet, bad: NightSet, names: Sequence[str] = tuple(INPUTS)) -> str:
+    """Return why the commits of an input that changed cannot be searched; "" if they can."""
+    whole = {
+        "JAX": all(one.recipe.jax_repository for one in (good, bad)),
+        "XLA": all(one.xla.commit and not one.xla.dirty for one in (good, bad)),
+    }
+    lacks = next((n for n in names if not whole.get(n, True) and _change(good, bad, n)), "")
+    why = f"commits of {lacks} are not searched: a night built a folder, not a commit of a branch"
+    return why if lacks else ""
+
+
 def _change(old: NightSet, new: NightSet, name: str) -> str:
     """Return what differs in an input; "" for nothing."""
 
@@ -654,7 +675,7 @@ def _mixed(
     of = {name: bad if name in moved else good for name in INPUTS}
     words = {name: _words(one.recipe, name) for name, one in of.items()}
     commit, where = of["JAX"].recipe.jax_commit, of["JAX"].recipe.jax_repository
-    own = of["XLA"].xla
+    own, home = of["XLA"].xla, bad
     named = ((f"JAX {jax[:12]}", jax), (f"XLA {xla[:12]}", xla), (f"ROCm {_version(rocm)}", rocm))
     label = " with ".join(text for text, is_it in named if is_it)
     if jax:
@@ -662,7 +683,7 @@ def _mixed(
     if rocm:
         words["ROCm"] = (f"--therock-path={rocm}",)
     if not xla and words["XLA"] and not own.dirty:
-        xla = own.commit  # the folder has another one by now
+        xla, home = own.commit, of["XLA"]  # the folder has another one by now
     if xla:
         words["XLA"] = (f"{OWN_XLA}={{xla}}",)
     is_fetched, recipe = CHECKOUT in words["JAX"], of["ROCm"].recipe
@@ -671,7 +692,7 @@ def _mixed(
         argv=("dist_wheels", *(word for each in words.values() for word in each)),
         repository=where if is_fetched else "",
         commit=commit if is_fetched else "",
-        xla=(bad.xla.repository or _xla(), xla) if xla else (),
+        xla=(_home_of_xla(home), xla) if xla else (),
     )
     return Side(
         label=label or f"{good.night} with {', '.join(moved)} of {bad.night}",
@@ -714,19 +735,36 @@ def estimate(
     """
     good, bad = nights[0], nights[-1]
     inputs = [name for name in INPUTS if _change(good, bad, name)]
-    histories = [{bad.xla.repository or _xla(): [good.xla.commit, bad.xla.commit]}]
-    if "JAX" in inputs:
-        histories.append(_commits(good.recipe, bad.recipe))
     between: list[int] = []
-    for history in histories:
-        low, high = (commit for commits in history.values() for commit in commits)
-        if low != high and all((*history, low, high)):
-            with git.history(history, runner=runner) as ask:
-                between.append(int(ask("rev-list", "--count", high, f"^{low}")))
+    for history, low, high in _histories(good, bad):
+        with git.history(history, runner=runner) as ask:
+            between.append(int(ask("rev-list", "--count", high, f"^{low}")))
     last = max(sum(_steps(n) + 1 for n in between), _steps(rocms - 1))
     builds = _steps(len(inputs)) + last + (2 if len(between) > 1 else 0)  # XLA old and new
     gates = 2 * confirm * (1 + (len(between) or bool(last))) + _steps(len(nights) - 1) + builds
     return {"sets": len(nights), "commits": sum(between), "builds": builds, "gates": gates}
+
+
+def _histories(
+    good: NightSet, bad: NightSet
+) -> Iterator[tuple[Mapping[str, Sequence[str]], str, str]]:
+    """Yield each history that may be searched, with its ends."""
+    xla = {_home_of_xla(bad): [good.xla.commit, bad.xla.commit]}
+    for history in (_commits(good.recipe, bad.recipe), xla):
+        low, high = (commit for commits in history.values() for commit in commits)
+        if low != high and all((*history, low, high)):
+            yield history, low, high
+
+
+def check_suspect(nights: Sequence[NightSet], suspect: str, runner: Runner) -> None:
+    """Raise ConfigError for a suspect that is in no history between the nights."""
+    for history, _, _ in _histories(nights[0], nights[-1]) if suspect else ():
+        with git.history(history, runner=runner) as ask, suppress(CommandError):
+            ask(*SUSPECT, suspect)
+            return
+    if suspect:
+        why = f"{suspect}: no commit of JAX or XLA before the bad night's"
+        raise ConfigError(why, hint="check --suspect")
 
 
 def _steps(number: int) -> int:

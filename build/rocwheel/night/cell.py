@@ -364,7 +364,10 @@ class _Attempt:
         if not (commit and repository):
             return ""
         wanted = subject.checkout(repository, commit, cache=here.cache)
-        git.checkout(replace(wanted, timeout=self.cell.limit), runner=here.runner)
+        try:
+            git.checkout(replace(wanted, timeout=self.cell.limit), runner=here.runner)
+        except errors.SourceError as exc:  # it does not come, whatever is in it
+            raise errors.FetchError(str(exc), hint=exc.hint) from exc
         return wanted.folder
 
     def _command(

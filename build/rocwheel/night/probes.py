@@ -14,7 +14,14 @@ from typing import Final
 
 from rocwheel import __version__
 from rocwheel.base import files
-from rocwheel.base.errors import ConfigError, HostError
+from rocwheel.base.errors import (
+    BazelError,
+    ConfigError,
+    HostError,
+    RocmError,
+    SourceError,
+    WheelError,
+)
 from rocwheel.base.values import Plain, canonical_json, replace
 from rocwheel.base.versions import timestamp
 from rocwheel.gate import subject
@@ -25,6 +32,11 @@ from rocwheel.records.verdict import FIRST_EXIT_CODE, State
 from rocwheel.release.ledger.nights import Book, Cell, NightPlan, Nights, Order
 
 STORE: Final = ("--channel", "--store", "--channels-file")  # words that name one
+# What tells of the set by a command's exit status: all else is the machine's, network's or store's.
+REFUSED: Final = frozenset(
+    kind.exit_code for kind in (WheelError, RocmError, SourceError, BazelError)
+)
+GONE: Final = frozenset({ConfigError.exit_code, WheelError.exit_code})  # a set that is withdrawn
 FAILED: Final = frozenset({Outcome.CRASHED, Outcome.TIMED_OUT, Outcome.FAILED})
 VARIABLE: Final = re.compile(r"0x[0-9a-f]+|[0-9a-f]{8,}|[0-9]+")  # of a message, from run to run
 
@@ -148,17 +160,17 @@ class Probes(Plain, frozen=True, kw_only=True):
         """Return where the one cell of a plan stands once it has ended."""
         one = standing.stand(self._book(name, cell))[cell.name]
         for _ in range(2):  # an engine that this one waits for may be killed
-            if one.settled and one.says_nothing:
+            if one.settled and _says_nothing(one):
                 time = timestamp(self.now())
                 about = {"by": self.by, "reason": "the bisect goes on", "time": time}
                 order = Order(action="retry", cell=cell.name, seen=len(one.attempts), **about)
                 self.nights.order(name, order)
-            if not one.settled or one.says_nothing:
+            if not one.settled or _says_nothing(one):
                 self.run(name)
                 one = standing.stand(self.nights.book(name))[cell.name]
             if one.state is not State.NOT_RUN:
                 break
-        if not one.settled or one.state is None or one.says_nothing:
+        if not one.settled or one.state is None or _says_nothing(one):
             raise HostError(
                 f"{name}: {one.word}: {one.reason}", hint="run the same command again: it goes on"
             )
@@ -181,6 +193,16 @@ class Probes(Plain, frozen=True, kw_only=True):
         return self.nights.book(name)
 
 
+def _says_nothing(one: CellStanding) -> bool:
+    """Return whether a cell ended for a reason that is not its set's."""
+    if one.says_nothing or one.passed or not one.last:
+        return one.says_nothing
+    code = one.last.exit_code
+    if one.cell.kind == "build":
+        return code not in REFUSED
+    return 0 < code < FIRST_EXIT_CODE and code not in GONE
+
+
 def _answer(tried: CellStanding) -> tuple[ProbeAnswer, str]:
     last = tried.last
     worst = last.worst if last else None
@@ -192,7 +214,7 @@ def _answer(tried: CellStanding) -> tuple[ProbeAnswer, str]:
         return ProbeAnswer.GOOD, ""
     if worst or tried.state in {State.NOTHING_RAN, State.TOO_FEW_RAN}:
         return ProbeAnswer.ABSENT, worst.outcome.value if worst else tried.reason
-    if last and 0 < last.exit_code < FIRST_EXIT_CODE:  # such as a set that is withdrawn
+    if last and last.exit_code in GONE:
         return ProbeAnswer.NO_SET, last.reason
     # its wheels cannot be installed, or imported
     return ProbeAnswer.BAD, f"{tried.word}: {tried.reason}"
