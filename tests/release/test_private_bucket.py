@@ -107,9 +107,9 @@ def request_for(shop: Shop, manifest, folder: Path, wheels=None) -> GateRequest:
 def test_a_set_goes_all_the_way_through_a_bucket_that_strangers_may_not_read(
     shop, tmp_path, console, capsys
 ) -> None:
-    manifest = make_set(tmp_path / "wh", pythons=(str(PYTHON),))
+    manifest = make_set(tmp_path / "wh", pythons=(str(PYTHON),), loads=True)
     where = ("--store", shop.store.url, "--family", FAMILY.name)
-    assert main(["stage", str(tmp_path / "wh"), *where]) == 0
+    shop.stage(tmp_path / "wh")
     wheel = manifest.built[0]
     for name in (wheel.filename, f"{wheel.project}/index.html"):
         assert answer(shop.staging.link(name)) == 403, "the premise of this test"
