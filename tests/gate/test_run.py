@@ -630,7 +630,7 @@ def test_each_failure_of_a_stored_gate_says_whether_the_released_set_has_it(
     said = capsys.readouterr()
     assert "Control run: 2 failures with the released set " in said.err
     assert "new: test_a.py::test_x\nalso in the released set: test_a.py::test_y\n" in said.out
-    reason = "2 tests failed (1 new, 1 also in the released set): test_a.py::test_x: new: "
+    reason = "2 tests failed (1 new, 1 also in the released set): test_a.py::test_x (new): "
     assert reason in said.out
     verdict = Verdict.from_bytes((at / "second/verdict.json").read_bytes(), name="v")
     words = {"test_a.py::test_x": "new", "test_a.py::test_y": "also in the released set"}
