@@ -396,7 +396,7 @@ def test_a_terminal_shows_what_runs_and_for_how_long(world):
         ("options: [", "options: [--python-versions=3.13, ", "--python-versions is given twice: "),
         ("options: [", "options: [--executor=lxc, ", "'lxc' is not one of"),
         ("options: [", "options: [--help, ", "an option that builds nothing"),
-        ("cpus: 1,", "cpus: 0,", "expected `int` >= 1"),
+        ("cpus: 1,", "cpus: 0,", "expected a whole number >= 1"),
     ],
 )
 def test_a_build_that_could_not_start_is_refused_when_its_night_is_planned(world, old, new, said):
