@@ -594,7 +594,7 @@ def test_a_family_that_the_matrix_has_no_more_can_be_taken_back(
 
 
 MISTAKES = {
-    "stage single": "is of one family",
+    "stage single": "is a set of one family",
     "promote --manifest two --family gfx1153": "gfx1153: the wheels lack",
     "promote --manifest two --family gfx94": "unknown",
     "rollback --manifest two --reason x --family gfx90a": "never released",
