@@ -33,6 +33,7 @@ ROOT = Path(__file__).resolve().parents[1]
 sys.path[:0] = [str(ROOT / "build"), str(ROOT), str(ROOT / "tests")]
 
 from support.engines import PROGRAMS, SYSTEM  # noqa: E402
+from support.night import of_commit  # noqa: E402
 
 from rocwheel.base.store.opening import open_store  # noqa: E402
 from rocwheel.records.verdict import State  # noqa: E402
@@ -48,21 +49,6 @@ def _impl(ctx):
         fail("no such XLA")
 
 xla = repository_rule(implementation = _impl, attrs = {{"commit": attr.string()}})
-"""
-SETTINGS = """
-sets:
-  - name: set
-    jax: {{repository: "file://{jax}", branch: {commit}, pin: "0.9.1"}}
-    pythons: ["{python}"]
-    families: [miniature]
-    rocm: {{source: {rocm}}}
-    options:
-      - --jaxlib=built
-      - --wheel-suffix=+rocm7.10.0.{night}
-      - --bazel-startup-options=--bazelrc=bazel/debian.bazelrc
-      - --bazel-options=--repo_env=MINIATURE_PYTHON_{underlined}={executable}
-build: {{cpus: 1, memory_mib: 1024, disk_mib: 100, hours: 1}}
-gate: {{cpus: 1, memory_mib: 512, disk_mib: 100, hours: 1}}
 """
 FAMILIES = """
 families:
@@ -244,10 +230,7 @@ class Campaign:
     def night(self, name: str, tree: Tree, commit: str, rocm: Path) -> None:
         path = f"{SYSTEM}:{os.environ['PATH']}"
         program = shutil.which(f"python{PYTHON}", path=path)
-        text = SETTINGS.format(
-            jax=tree.folder, commit=commit, python=PYTHON, rocm=rocm, night=name,
-            underlined=PYTHON.replace(".", "_"), executable=program,
-        )  # fmt: skip
+        text = of_commit(PYTHON, program, jax=tree.folder, commit=commit, rocm=rocm, suffix=name)
         (self.work / "nightly.yaml").write_text(text)
         words = (f"--night={name}", f"--config={self.work}/nightly.yaml")
         self.run("nightly", "plan", f"--family-file={self.work}/families.yaml", *words)

@@ -10,6 +10,7 @@ import pytest
 from e2e.conftest import World, interpreter
 from e2e.test_faults import WORKSPACE
 from e2e.test_nights import FAMILIES
+from support.night import of_commit
 
 pytestmark = [
     pytest.mark.needs("bazel", "clang-19", "cc"),
@@ -18,21 +19,6 @@ pytestmark = [
     pytest.mark.xdist_group("demo"),
 ]
 PYTHON = f"{sys.version_info.major}.{sys.version_info.minor}"
-SETTINGS = """
-sets:
-  - name: set
-    jax: {{repository: "file://{jax}", branch: {commit}, pin: "0.9.1"}}
-    pythons: ["{python}"]
-    families: [miniature]
-    rocm: {{source: {tarball}}}
-    options:
-      - --jaxlib=built
-      - --wheel-suffix=+rocm7.10.0.{number}
-      - --bazel-startup-options=--bazelrc=bazel/debian.bazelrc
-      - --bazel-options=--repo_env=MINIATURE_PYTHON_{underlined}={executable}
-build: {{cpus: 1, memory_mib: 1024, disk_mib: 100, hours: 1}}
-gate: {{cpus: 1, memory_mib: 512, disk_mib: 100, hours: 1}}
-"""
 
 
 def test_a_released_set_that_does_not_come_out_byte_for_byte_is_red(demo, tmp_path):
@@ -68,9 +54,9 @@ def test_a_released_set_that_does_not_come_out_byte_for_byte_is_red(demo, tmp_pa
             git("commit", "-qm", f"{number}")
             commit = git("rev-parse", "HEAD")
             source.write_text(source.read_text().replace("numbers.", 'numbers: " __TIME__ "'))
-        text = SETTINGS.format(
-            jax=jax, commit=commit, python=PYTHON, tarball=tarball, number=min(number, 2),
-            underlined=PYTHON.replace(".", "_"), executable=interpreter(PYTHON),
+        text = of_commit(
+            PYTHON, interpreter(PYTHON),
+            jax=jax, commit=commit, rocm=tarball, suffix=min(number, 2),
         )  # fmt: skip
         (tmp_path / "nightly.yaml").write_text(text)
         words = (f"--config={tmp_path}/nightly.yaml", f"--family-file={tmp_path}/families.yaml")

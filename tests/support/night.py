@@ -5,7 +5,7 @@ that need hours or an AMD GPU are played, behind the same command line, exit sta
 build makes a small valid wheel set, the gate stores the verdict a runner of the family would have,
 of a single test it says how that ended, by its ROCm (`{"rocm": {"<pattern>": "fail"}}`);
 `runtime_images` leaves the record of an image that nobody made, of a set that is released.
-What they do is said in a file (`$NIGHT_SCRIPT`): `{"gate": {"<cell pattern>": "fail"}, …}`;
+A file, `$NIGHT_SCRIPT`, says what they do: `{"gate": {"<cell pattern>": "fail"}, …}`;
 a `"suffix"` there makes builds leave another set.
 """
 
@@ -41,6 +41,21 @@ gate: {{cpus: 1, memory_mib: 64, disk_mib: 1, hours: 1}}
 shard_minutes: 1
 quarantine: {quarantine}
 """
+OF_COMMIT = """
+sets:
+  - name: set
+    jax: {{repository: "file://{jax}", branch: {commit}, pin: "0.9.1"}}
+    pythons: ["{python}"]
+    families: [miniature]
+    rocm: {{source: {rocm}}}
+    options:
+      - --jaxlib=built
+      - --wheel-suffix=+rocm7.10.0.{suffix}
+      - --bazel-startup-options=--bazelrc=bazel/debian.bazelrc
+      - --bazel-options=--repo_env=MINIATURE_PYTHON_{underlined}={executable}
+build: {{cpus: 1, memory_mib: 1024, disk_mib: 100, hours: 1}}
+gate: {{cpus: 1, memory_mib: 512, disk_mib: 100, hours: 1}}
+"""
 CHANNEL = """
 channels:
   try:
@@ -50,6 +65,12 @@ channels:
     one_build: {one_build}
     bisect_gpu_hours: {hours}
 """
+
+
+def of_commit(python: str, executable: str | None, **values: object) -> str:
+    """Return the settings of a night that builds one commit of the miniature, with a real Bazel."""
+    underlined = python.replace(".", "_")
+    return OF_COMMIT.format(python=python, underlined=underlined, executable=executable, **values)
 
 
 @dataclass

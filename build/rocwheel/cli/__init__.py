@@ -137,8 +137,8 @@ def command_line(app: App, line: str) -> str:
     families = [word for word in words if word.startswith("--family=")]
     if "," in ",".join(families) and not getattr(params["family"].type, "many", True):
         words = tuple(word for word in words if word not in families)  # it takes one, or `all`
-    data = (f"--ci-dir={app.cwd / app.ci_dir}",) if app.ci_dir else ()
-    data = () if "--ci-dir" in given else data
+    is_own = bool(app.ci_dir) and "--ci-dir" not in given
+    data = (f"--ci-dir={app.cwd / app.ci_dir}",) if is_own else ()
     return " ".join(filter(None, (program_name(sys.argv[0]), name, shlex.join(data + words), rest)))
 
 

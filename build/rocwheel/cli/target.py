@@ -365,14 +365,13 @@ def must_hold(channel: Channel, store: Store, *, may_be_new: bool = False) -> No
             return (store.root / name).exists()
         return any(store.keys(f"{name}/"))
 
-    indexes = _indexes(channel)
-    above, last = _above(channel, store), store.url.rstrip("/").rpartition("/")[2]
+    indexes, above = _indexes(channel), _above(channel, store)
+    parent, _, last = store.url.rstrip("/").rpartition("/")
     if may_be_new and not above and not (last in indexes and holds(OURS)):
         return
     if any(map(holds, (*indexes, f"{OURS}/nights"))):  # an index has a folder of ours, too
         return
-    if last in indexes:
-        above = store.url.rstrip("/").rpartition("/")[0]
+    above = parent if last in indexes else above
     hint = f"--store is the folder above it: {above}" if above else MAKES_STORE
     raise StoreError(f"{store.url}: holds neither wheels nor nights", hint=hint)
 

@@ -3,9 +3,9 @@
 A failure in any attempt at a test counts, even a late one: a pass beside it is `flaky`. An attempt
 without a stored verdict tested nothing, and only its hang counts beside a pass. A cell that waited
 for ends (a promotion, a merge, the page) is repeated when one of them changed. An attempt counts
-only for the set that its build has now. An attempt without
-an end that no longer renews its lease is lost, which counts as the machine's fault. Faults of the
-machine are tried again, as often as the plan says.
+only for the set that its build has now. An attempt without an end that no longer renews its lease
+is lost, which counts as the machine's fault. Faults of the machine are tried again, as often as the
+plan says.
 """
 
 from collections.abc import Iterable, Iterator, Mapping

@@ -409,7 +409,7 @@ class Truth(Plain, frozen=True, kw_only=True, dict=True):
 
     @property
     def loud(self) -> list[Changed]:
-        """Changes that people should know; what waits for a cause is told with that."""
+        """Changes that people should know, without cells that only wait for a cause."""
         held = {name for cause in self.causes for name in cause.held}
         changes = (item for item in self.changes if item.change not in QUIET)
         return [item for item in changes if item.cell.name not in held]

@@ -127,7 +127,6 @@ class Manifest(Value, frozen=True, kw_only=True, dict=True, omit_defaults=True):
         if self.schema != SCHEMA and (self.parent or is_new):
             what = "`parent`, `compilers`, `extras`"
             raise ValueError(f"{what} and schema {self.schema} do not go together")
-
         if self.parent and {*self.parent.wheels} != {wheel.filename for wheel in self.built}:
             raise ValueError("`parent.wheels` names each wheel that was derived, and no other")
 

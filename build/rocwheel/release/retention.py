@@ -79,10 +79,13 @@ class Prune(Operation):
         sets = [known.id for known, _ in self.expired(state)]
         return self.entry(state, Action.PRUNE, sets=sets) if sets else None
 
+    def projects(self, state: IndexState) -> set[str]:
+        return {project for known, _ in self.expired(state) for project in known.projects}
+
     def leaving(self, state: IndexState) -> dict[str, list[str]]:
         """Return the files that go, by the set they go with: no staying set holds them."""
         gone: dict[str, list[str]] = {known.id: [] for known, _ in self.expired(state)}
-        for project in {project for known, _ in self.expired(state) for project in known.projects}:
+        for project in self.projects(state):
             for file in state.listing(project).files:
                 if all(item in gone for item in file.sets):
                     gone[file.sets[0]].append(file.entry.path)
@@ -142,8 +145,7 @@ def apply(prune: Prune) -> tuple[str, ...]:
         if not log.differ(place, snapshot, prune.start):
             operations.complete(place, snapshot)
             return tuple(place.store.sweep(old))
-    leaving = {project for known, _ in prune.expired(prune.start) for project in known.projects}
-    leaving |= {version_of(path)[0] for path in prune.spend.paths}
+    leaving = prune.projects(prune.start) | {version_of(path)[0] for path in prune.spend.paths}
     # before they are stored with another header
     kept = publish.page_seconds([*map(place.of, prune.start.views)], leaving)
     state = operations.perform(prune)

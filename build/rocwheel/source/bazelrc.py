@@ -96,9 +96,9 @@ def modules(workspace: Path, rc: RcFiles, options: Iterable[str] = ()) -> bool |
     """Return whether Bazel takes external repositories from MODULE.bazel; None: from there alone.
 
     A user's `options` come last. A config that no rc file of the tree defines decides nothing here;
-    the checks of a user's options refuse it, or find it in an rc file of the user's. Where nothing
-    is said, a MODULE.bazel counts from Bazel 7 on, and a WORKSPACE before 8. Raises SourceError
-    for a tree whose rc files say one thing and whose files the other.
+    the checks of a user's options refuse it, or find it in an rc file of the user's. By default
+    Bazel takes MODULE.bazel from 7 on, and WORKSPACE before 8. Raises SourceError for a tree whose
+    rc files say one thing and whose files the other.
     """
     given = [
         item

@@ -43,7 +43,7 @@ from rocwheel.base.yaml_file import CPythons
 from rocwheel.gate.suite import discovery, suites
 from rocwheel.records.source_layout import FileText
 from rocwheel.rocm import listing, therock
-from rocwheel.source import pins, tree
+from rocwheel.source import tree
 from rocwheel.source.pins import Layouts, Pin, PinnedJaxlib, PinnedWheel
 
 SHOWN: Final = 40  # commits of an upstream log
@@ -408,7 +408,7 @@ def scalar(text: str) -> str:
     return text if _WORD.fullmatch(text) and yaml.safe_load(text) == text else json.dumps(text)
 
 
-def look_up(version: str, *, repository: str, ref: str, known: pins.Pins, here: Here) -> PinFacts:
+def look_up(version: str, *, repository: str, ref: str, known: source.Pins, here: Here) -> PinFacts:
     """Fetch a release's sources and jaxlib wheels; return the pin's facts.
 
     The pin of a branch of a fork is named after the branch, that of a release after its version.
@@ -426,9 +426,9 @@ def look_up(version: str, *, repository: str, ref: str, known: pins.Pins, here: 
         )
     tree.check_repository(repository, ref)
     commit = git.resolve_ref(repository, ref, runner=here.runner)
-    empty = pins.Pins(path="", pins=(), layouts=known.layouts)
+    empty = source.Pins(path="", pins=(), layouts=known.layouts)
     wanted = tree.at_commit(repository, ref, commit, here.cache)
-    resolved = tree.resolve(wanted, pins=empty, runner=here.runner, console=here.console)
+    resolved = source.resolve(wanted, pins=empty, runner=here.runner, console=here.console)
     if resolved.jax_version != version:
         raise SourceError(
             f"{repository}: {ref} is JAX {resolved.jax_version}, not {version}",
@@ -477,7 +477,7 @@ def added(path: Path, facts: PinFacts, *, default: bool, layouts: Layouts) -> st
     if default:
         lines = [line for line in lines if not re.fullmatch(r" +default: true", line)]
     new = inserted("\n".join(lines), "pins", name, facts.lines(default=default))
-    pins.load(path, layouts=layouts, text=new)
+    source.load_pins(path, layouts=layouts, text=new)
     return new
 
 
@@ -502,7 +502,7 @@ def _order(name: str) -> tuple[bool, Version, str]:
 
 def _places(text: str, mapping: str = "pins") -> dict[str, tuple[int, int]]:
     """Return the lines [start, end) of each pin; comments before the next one are not its own."""
-    document: Any = yaml.compose(text, Loader=yaml.SafeLoader)  # that pins.load has read already
+    document: Any = yaml.compose(text, Loader=yaml.SafeLoader)  # that `load_pins` has read already
     entries = next(value for key, value in document.value if key.value == mapping)
     lines = text.splitlines()
     places = {}

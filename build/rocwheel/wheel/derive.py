@@ -1,8 +1,8 @@
 """Sets made from other sets: new versions or tags, the same content, and a manifest to prove it.
 
 `reversion` and `retag` copy unchanged members in compressed form. Each wheel of a derived set names
-its parent's wheel, what was rewritten, and a digest of everything else, by RECORD. That is said by
-the set itself: what counts is that the parent's wheels, derived `again`, give the same set.
+its parent's wheel, what was rewritten, and a digest of everything else, by RECORD. Anybody can
+write that: the proof is that the parent's wheels, derived `again`, give the same set.
 """
 
 import re

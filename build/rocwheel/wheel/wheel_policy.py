@@ -63,7 +63,7 @@ class AllowedRequirement(Value, frozen=True, kw_only=True):
 class RunLimits(Value, frozen=True, kw_only=True):
     """What running wheels with one CPython may take: `cpu` and `wall` for each wheel of a set."""
 
-    step: int  # seconds of CPU time for one module or call, and a half of their wall time
+    step: int  # seconds of CPU time for one module or call, which may take twice as long
     cpu: int  # seconds
     wall: int  # seconds
     memory: int  # bytes in use
