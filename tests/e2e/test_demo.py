@@ -114,7 +114,6 @@ def test_a_wheelhouse_that_is_gone_is_built_again_from_what_bazel_kept(demo):
     assert again.returncode == 0, again.stderr[-4000:]
     assert again.document["bazel"]["actions_executed"] == 0
     assert again.document["manifest_sha256"] == first.document["manifest_sha256"]
-    assert "Nothing was rebuilt: Bazel ran 0 actions" in again.stderr
 
 
 @pytest.mark.soak

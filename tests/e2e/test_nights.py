@@ -154,7 +154,8 @@ class Show:
             assert len(self.listed(family)) == len(green), family
             head = page.partition(f'<a href="#family-{family}">')[2].partition("</li>")[0]
             assert ("Nothing released." in head) == (not green), family
-            held = [s for s in found if s["blocked_by"]]
+            newer = found[: found.index(green[0])] if green else found  # the youngest first
+            held = [s for s in newer if s["blocked_by"]]
             assert ("Held up" in head) == bool(held), family
             if held:
                 first = held[0]["blocked_by"][0]

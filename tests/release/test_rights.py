@@ -368,7 +368,10 @@ def test_what_was_here_before_is_taken_over_by_the_promoter_alone(world, tmp_pat
     assert made.name in {item.filename for item in state.shown("jaxlib")}
 
 
-def test_a_bisect_is_asked_by_the_builder_and_its_tests_run_by_the_runner(world) -> None:
+def test_a_bisect_is_asked_by_the_builder_and_its_tests_run_by_the_runner(
+    world, monkeypatch, tmp_path
+) -> None:
+    monkeypatch.setenv("GITHUB_OUTPUT", str(tmp_path / "outputs"))  # as in a job of bisect.yml
     world.become("admin")
     nights = Nights(open_store(world.url))
     for night, digit in (("one", "1"), ("two", "2")):

@@ -116,6 +116,8 @@ def bisect(
         raise click.UsageError("--gpu-hours: a number from 0")
     if engine == "github" and LATEST in {asked.good, asked.bad}:
         raise click.UsageError("name the nights: `latest` is another one when the next run starts")
+    if engine == "github" and not (dry_run or app.environ.get("GITHUB_OUTPUT")):
+        raise click.UsageError("--engine=github is for jobs of the workflow bisect.yml")
     where = NightTarget(app, target)
     must_exist(where.channel, where.store)
     good = asked.good or (LATEST if asked.fix else "")
@@ -182,9 +184,6 @@ def _settle(app: App, nights: Nights, name: str, here: Worker, words: tuple[str,
     jobs, said = None, ""
     if here.engine == "github":
         plan, _ = nights.plan(name)
-        if not app.environ.get("GITHUB_OUTPUT"):
-            hint = "start the workflow bisect.yml, or leave out --engine"
-            raise CommandError(f"{name}: is for a job of the workflow", hint=hint)
         values = planning.github_outputs(plan, plan.cells[0].family) | {"store": nights.store.url}
         app.github_outputs(values)
         app.emit(values, f"{name}: is for a job of the workflow")
