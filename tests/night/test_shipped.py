@@ -35,16 +35,17 @@ def test_each_stream_has_its_version_of_today() -> None:
     assert TODAY.keys() == therock.known().streams.keys()
 
 
+@pytest.mark.parametrize("by", ["name", "address"])
 @pytest.mark.parametrize("stream", TODAY)
-def test_the_shipped_night_plans_a_build_for_each_stream(stream, tmp_path, runner) -> None:
+def test_the_shipped_night_plans_a_build_for_each_stream(stream, by, tmp_path, runner) -> None:
     families = {item.name: item for item in matrix.families(matrix.Trigger.NIGHTLY)}
     names = [
         f"therock-dist-linux-{name}-{TODAY[stream]}.tar.gz" for name in (*families, "multiarch")
     ]
-    files = [{"name": name, "mtime": 1788220800.0} for name in names]  # 2026-09-01
+    other = "therock-dist-linux-gfx90a-11.9.9.dev1.tar.gz"  # newer, and like no stream's
+    files = [{"name": name, "mtime": 1788220800.0} for name in (*names, other)]  # 2026-09-01
     shutil.copytree(CI, tmp_path / "ci")
     settings = settings_file.load(CI / settings_file.FILE)
-    sets = [replace(s, rocm=replace(s.rocm, tarballs=stream)) for s in settings.sets]
     with (
         FaultServer() as server,
         Client({}, retry=Retry(attempts=1), note=lambda _: None) as client,
@@ -55,6 +56,8 @@ def test_the_shipped_night_plans_a_build_for_each_stream(stream, tmp_path, runne
         where = therock.address(stream, "tarballs", ci=CI, cwd=tmp_path)
         text = (CI / therock.FILE).read_text().replace(where, page)
         (tmp_path / "ci" / therock.FILE).write_text(text)
+        named = stream if by == "name" else page
+        sets = [replace(s, rocm=replace(s.rocm, tarballs=named)) for s in settings.sets]
         here = Here(
             environ={}, cwd=tmp_path, cache=tmp_path / "cache", home=home.find(tmp_path / "ci"),
             console=silent(), runner=runner,

@@ -60,6 +60,7 @@ def current(tmp_path: Path, **files: str | None) -> Path:
         "build/requirements_lock_3_14.txt": "numpy==2.3.2\n    # via -r build/requirements.in\n",
         "build/requirements_lock_3_15.txt": "numpy==2.4.0\n",
         "build/requirements_lock_3_15_ft.txt": "numpy==2.4.0\n",
+        "build/requirements_lock_3_11.txt": "",  # as a copy that was cut leaves it
         **files,
     }
     for name, text in shaped.items():

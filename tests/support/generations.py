@@ -106,7 +106,7 @@ def write(root: Path, generation: Generation, *, says: str = "", clang: str = HO
             'wheel(name = "jax_rocm_pjrt_wheel")\n'
         ),
         "third_party/xla/revision.bzl": f'XLA_COMMIT = "{"1" * 40}"\n',
-        "build/requirements_lock_3_12.txt": "",
+        "build/requirements_lock_3_12.txt": "numpy==2.1.0\n",
         **generation.files,
     }
     if generation.rocm_bazelrc:

@@ -54,8 +54,7 @@ def examined(tmp_path, here):
             "environ": {"PATH": str(folder), "HOME": "/root"},
             **changes,
         }
-        planned = dist.plan(dist.Request(**settings))
-        needs = tuple(doctor.examine_build(planned, here, memory=memory))
+        needs = tuple(doctor.examine_build(dist.Request(**settings), here, memory=memory))
         return {need.name: need for need in needs}, doctor.install_lines(needs)
 
     return run
@@ -99,6 +98,14 @@ def test_an_incomplete_rocm_and_its_clang_are_reported_before_the_build(lacks, e
     assert needs["ROCm's clang"].found == (
         "compiles nothing for gfx942: cannot find ROCm device library"
     )
+
+
+def test_a_rocm_without_device_libraries_is_a_row(examined, tmp_path):
+    for file in tarballs.rocm_folder(tmp_path / "rocm").rglob("oclc_*"):
+        file.unlink()
+    needs, _ = examined()
+    assert needs["ROCm"].state == "bad"
+    assert "no device bitcode" in needs["ROCm"].found
 
 
 def test_the_time_is_that_of_the_last_build_here(examined, tmp_path):

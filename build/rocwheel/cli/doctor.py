@@ -81,13 +81,12 @@ def doctor(app: App, purpose: str, target: StoreOptions, build: BuildOptions) ->
     or --store it shows your identity there, and tests whether you may write. The exit status is 8
     when something needed is missing.
     """
-    from rocwheel import dist
     from rocwheel.base.host import cgroup
     from rocwheel.tools import doctor as examination
 
     if purpose == VERY_BUILD:
-        planned = dist.plan(request_from(app, build, therock=rocm_source(build)))
-        needs = tuple(examination.examine_build(planned, app.here, memory=cgroup.memory()))
+        request = request_from(app, build, therock=rocm_source(build))
+        needs = tuple(examination.examine_build(request, app.here, memory=cgroup.memory()))
         return _show(app, needs, install=examination.install_lines(needs))
     meant = Purpose(purpose)
     known_channels = channels.load(app.home.ci / "channels.yaml").values()

@@ -135,12 +135,17 @@ class LockFiles(Value, frozen=True, kw_only=True):
 
     def accepts(self, python: PythonVersion, root: Path) -> bool:
         """Return whether a tree has a lock file for a CPython. Raises OSError."""
-        if (root / self.name(python)).is_file():
+
+        def text(of: PythonVersion) -> str:
+            file = root / self.name(of)
+            return file.read_text("utf-8", "replace").strip() if file.is_file() else ""
+
+        if text(python):
             return True
         if not python.free_threaded or python < PythonVersion.parse(self.shared_from):
             return False
-        shared = root / self.name(PythonVersion(python.major, python.minor))
-        return shared.is_file() and self.apart not in shared.read_text("utf-8", "replace")
+        shared = text(PythonVersion(python.major, python.minor))
+        return bool(shared) and self.apart not in shared
 
 
 class Assignment(Value, frozen=True, kw_only=True):

@@ -267,9 +267,9 @@ def known() -> TheRock:
 
 
 def stream_of(text: str, *, ci: Path, cwd: Path) -> ReleaseStream | None:
-    """Return the stream that a word names; None for a folder, or an address that may be asked.
+    """Return the stream that a word, or the address of one of its pages, names.
 
-    Raises ConfigError.
+    None for a folder, or another address that may be asked. Raises ConfigError.
     """
     data = yaml_file.read(ci / FILE, TheRock)
     if "://" in text and urlsplit(text).scheme.lower() not in {"http", "https"}:
@@ -281,6 +281,8 @@ def stream_of(text: str, *, ci: Path, cwd: Path) -> ReleaseStream | None:
             f"{without_secrets(text)}: is not an https address",
             hint=f"write https, or add {host} to `plain_http` in {ci / FILE}",
         )
+    if at := _place_of(text, data):
+        return data.streams[at[0]]
     if not _WORD.match(text) or (cwd / text).is_dir():
         return None
     named = (item for name, item in data.streams.items() if text in {name, *item.also})
@@ -294,7 +296,7 @@ def stream_of(text: str, *, ci: Path, cwd: Path) -> ReleaseStream | None:
 
 def address(text: str, kind: Kind, *, version: str = "", ci: Path, cwd: Path) -> str:
     """Return the address that a stream's name stands for; any other text as it is."""
-    if (stream := stream_of(text, ci=ci, cwd=cwd)) is None:
+    if (stream := stream_of(text, ci=ci, cwd=cwd)) is None or "://" in text:
         return text
     places = [place for place in stream.places if getattr(place, kind)]
     hint = f"it has {' or '.join(str(place.versions) for place in places)}" if places else ""
@@ -317,11 +319,14 @@ def address(text: str, kind: Kind, *, version: str = "", ci: Path, cwd: Path) ->
 
 def place_of(url: str) -> tuple[str, ReleasePlace] | None:
     """Return the stream and the place whose page of tarballs has this address."""
-    for name, stream in known().streams.items():
+    return _place_of(url, known())
+
+
+def _place_of(url: str, data: TheRock) -> tuple[str, ReleasePlace] | None:
+    for name, stream in data.streams.items():
         for place in stream.places:
-            if url.rstrip("/") in {
-                (where or "").rstrip("/") for where in (place.tarballs, place.asan)
-            }:
+            pages = [page.rstrip("/") for page in (place.tarballs, place.asan) if page]
+            if url.rstrip("/") in pages:
                 return name, place
     return None
 

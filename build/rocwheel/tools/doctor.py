@@ -25,7 +25,14 @@ from rocwheel.base import container, files
 from rocwheel.base.choices import Purpose
 from rocwheel.base.console import duration, silent, size
 from rocwheel.base.download import proxies
-from rocwheel.base.errors import CommandError, ConfigError, HostError, RocwheelError, StoreError
+from rocwheel.base.errors import (
+    CommandError,
+    ConfigError,
+    HostError,
+    RocmError,
+    RocwheelError,
+    StoreError,
+)
 from rocwheel.base.here import Here
 from rocwheel.base.host import cgroup, machine
 from rocwheel.base.process import Command, GuestPath, HostRunner, Runner
@@ -34,7 +41,7 @@ from rocwheel.base.store.file import FileStore
 from rocwheel.base.store.s3 import S3Store
 from rocwheel.base.values import Plain, replace
 from rocwheel.bazel.invocation import NO_RC
-from rocwheel.dist import checks, inputs, wheelhouse
+from rocwheel.dist import build_request, checks, inputs, wheelhouse
 from rocwheel.dist.build_request import Plan, Request
 from rocwheel.records.manifest import BUILD_RECORD, BuildRecord
 from rocwheel.release.ledger.nights import Nights
@@ -75,12 +82,16 @@ class Row(Plain, frozen=True, kw_only=True):
         return "ok" if not self.remedy else "optional" if self.is_optional else "bad"
 
 
-def examine_build(planned: Plan, here: Here, *, memory: int) -> Iterator[Row]:
+def examine_build(request: Request, here: Here, *, memory: int) -> Iterator[Row]:
     """Check everything that this build needs; `memory` is what the machine has, in bytes.
 
-    Starts short processes. A mistake in the request itself is a row too.
+    Starts short processes. What contradicts the request is a row too. Raises ConfigError.
     """
-    request = planned.request
+    try:
+        planned = build_request.plan(request)
+    except RocmError as exc:
+        yield Row(name="ROCm", found=str(exc), remedy=exc.hint)
+        return
     try:
         allowed = replace(planned, request=replace(request, allow_dirty=True))
         seen = inputs.gather(allowed, replace(here, console=silent()), fetch=False)
