@@ -11,7 +11,7 @@ import zlib
 from collections.abc import Callable
 
 from support import wheels
-from support.wheels import Entry, File, Wheel, Zip, make_bundle, make_elf, pack_bundle
+from support.wheels import File, Wheel, Zip, make_bundle, make_elf, pack_bundle
 
 FORGED = "error: FORGED"
 EVIL = f"x\n{FORGED}\r{FORGED}\x1b[2J\u2028{FORGED}\x85{FORGED}\u202e"
@@ -91,20 +91,6 @@ def made(wheel: Wheel, **changes) -> bytes:
     return Zip(wheels.entries(wheel), **changes).to_bytes()
 
 
-def entry(index: int = 0, **changes) -> bytes:
-    members = wheels.entries(PLUGIN)
-    for name, value in changes.items():
-        setattr(members[index], name, value)
-    return Zip(members).to_bytes()
-
-
-def with_folder(**changes) -> bytes:
-    folder = Entry(b"jax_rocm7_plugin/")
-    for name, value in changes.items():
-        setattr(folder, name, value)
-    return Zip([folder, *wheels.entries(PLUGIN)]).to_bytes()
-
-
 def bundle(content: bytes) -> bytes:
     return module(bundles=(content,))
 
@@ -128,24 +114,6 @@ STEM = PLUGIN.stem
 INFO = PLUGIN.dist_info
 
 ODD: dict[str, Callable[[], bytes]] = {
-    # the archive
-    "a link of a maker that has none": lambda: entry(0, made_by=0, mode=0o120777),
-    "a device of an unknown maker": lambda: entry(0, made_by=77, mode=0o060644),
-    "stored, and sizes behind it": lambda: entry(0, method=0, descriptor="signed"),
-    "an empty member, sizes behind it": lambda: entry(0, content=b"", descriptor="plain"),
-    "a folder that is deflated": lambda: with_folder(packed=b"\3\0", method=8),
-    "a folder with sizes behind it": lambda: with_folder(method=0, descriptor="signed"),
-    "a folder without a mode": lambda: with_folder(method=0, mode=0),
-    "the directory in reverse": lambda: Zip(
-        wheels.entries(PLUGIN), order=range(len(wheels.entries(PLUGIN)))[::-1]
-    ).to_bytes(),
-    "a comment of 65,535 bytes": lambda: made(PLUGIN, comment=b"PK\1\2" * 16383),
-    "a comment with our words": lambda: made(PLUGIN, comment=EVIL.encode()),
-    "a comment of a member with our words": lambda: entry(0, member_comment=EVIL.encode()),
-    "a member of 4,000 empty deflate blocks": lambda: entry(
-        0, content=b"", packed=b"\0\0\0\xff\xff" * 4000 + b"\3\0"
-    ),
-    "RECORD as the first member": lambda: Zip(wheels.entries(PLUGIN)[::-1]).to_bytes(),
     # METADATA
     "a summary that is our error": lambda: metadata(f"Summary: {FORGED}"),
     "a summary with line ends of every kind": lambda: only(

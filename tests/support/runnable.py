@@ -142,12 +142,14 @@ def of_jaxlib(name: str, folder: str) -> bytes:
 
 
 @functools.cache
-def compiled(name: str, *, gpu: bool, give: str = GIVE, code: str = "code") -> bytes:
+def compiled(
+    name: str, *, gpu: bool, give: str = GIVE, code: str = "code", bundle: bytes = b""
+) -> bytes:
     """A module, or with `GetPjrtApi` as its name the library of a pjrt."""
     with tempfile.TemporaryDirectory() as scratch:
         folder = Path(scratch)
-        bundle = wheels.pack_bundle(wheels.make_bundle(("gfx942", "gfx1100")))
-        (folder / "bundle").write_bytes(bundle)
+        bundle = bundle or wheels.make_bundle(("gfx942", "gfx1100"))
+        (folder / "bundle").write_bytes(wheels.pack_bundle(bundle))
         (folder / "hip.c").write_text(
             "int hipMalloc(void **p, unsigned long n) { return 2; }\n"
             "void **__hipRegisterFatBinary(const void *p) { return 0; }\n"

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
@@ -54,48 +52,6 @@ SHAPES = {
     "a requirement that uv refuses": (DEMO.but(requires=("x @ ./foo.whl",)), "install.refused"),
     "a script that may not be run": (with_file("demo-1.0.data/scripts/do"), "install.differs"),
 }  # fmt: skip
-ODD = {
-    "a script that may be run": (with_file("demo-1.0.data/scripts/do", 0o755), ""),
-    "a header": (with_file("demo-1.0.data/headers/demo.h"), ""),
-    "a nested scheme": (with_file("demo-1.0.data/purelib/purelib/x.py"), ""),
-    "indented lines": (with_points("[console_scripts]\n  run = demo:main\n"), ""),
-    "an extra": (with_points("[console_scripts]\nrun = demo:main [x]\n"), ""),
-    "a version too large": (DEMO.but(version="1.0.18446744073709551616"), "install.refused"),
-    "the data folder of another wheel": (with_file("other-1.0.data/purelib/x.py"), "install.differs"),
-    "a default group": (with_points("[DEFAULT]\nx = 1\n[console_scripts]\nrun = demo:main\n"), "install.refused"),
-    "a group in two brackets": (with_points("[[console_scripts]]\nrun = demo:main\n"), "install.differs"),
-    "a file below a file": (with_file("demo-1.0.data/purelib/demo/__init__.py/x"), "install.refused"),
-    "a program in another folder": (with_points("[console_scripts]\n../run = demo:main\n"), "install.refused"),
-    "a section twice": (with_points("[x]\na = demo\n[x]\nb = demo\n"), "install.refused"),
-    "a vertical tab": (with_points("[console_scripts]\nrun = demo:main\x0bx = demo:main\n"), "install.refused"),
-    "a line separator": (with_points("[console_scripts]\nrun = demo:main\u2028x = demo:main\n"), "install.refused"),
-    "a next line": (with_points("[console_scripts]\nrun = demo:main\x85x = demo:main\n"), "install.refused"),
-    "a form feed": (with_points("[console_scripts]\nrun = demo:main\x0cx = demo:main\n"), "install.refused"),
-    "a text that is not UTF-8": (with_info("entry_points.txt", b"[console_scripts]\nrun = demo:main\n\xff"), "install.refused"),
-    "a group between blanks": (with_points("[ console_scripts ]\nrun = demo:main\n"), ""),
-    "a comment behind a program": (with_points("[console_scripts]\nrun = demo:main # x\n"), "install.refused"),
-    "a program with a window": (with_points("[gui_scripts]\nrun = demo:main\n"), ""),
-    "a program that begins with a dot": (with_points("[console_scripts]\n.run = demo:main\n"), ""),
-    "a program without a name": (with_points("[console_scripts]\n= demo:main\n"), "install.refused"),
-    "a program of two words": (with_points("[console_scripts]\nrun it = demo:main\n"), "install.differs"),
-    "two programs that differ in case": (
-        with_points("[console_scripts]\nrun = demo:main\nRUN = demo:main\n"), "",
-    ),
-    "a data folder in a data folder": (with_file("demo-1.0.data/purelib/demo-1.0.data/scripts/do"), "install.differs"),
-    "a scheme in another case": (with_file("demo-1.0.data/PureLib/x.py"), "install.refused"),
-    "a file that no scheme has": (with_file("demo-1.0.data/x.py"), "install.refused"),
-    "a build number": (DEMO.but(filename="demo-1.0-1-py3-none-any.whl"), ""),
-    "a build number of letters": (DEMO.but(filename="demo-1.0-1x_y-py3-none-any.whl"), ""),
-    "a name with two underscores": (
-        Wheel(project="h__x", tag="py3-none-any", files={"h/__init__.py": File()}), "",
-    ),
-    "a file of an installer": (with_info("INSTALLER", b"me\n"), ""),
-    "an address of an installer": (with_info("direct_url.json", b"{}"), ""),
-    "a signature": (with_info("RECORD.jws", b"{}"), ""),
-    "no Requires-Python that holds": (DEMO.but(requires_python="<3"), ""),
-    "a WHEEL of the future": (with_wheel(b"Wheel-Version: 2.0"), "install.refused"),
-    "a WHEEL that says neither": (with_wheel(b"Wheel-Version: 1.0\nRoot-Is-Purelib: maybe"), ""),
-}  # fmt: skip
 
 
 def rules(made: Wheel, folder: Path) -> set[str]:
@@ -107,40 +63,6 @@ def rules(made: Wheel, folder: Path) -> set[str]:
 def test_a_shape_is_judged_by_what_the_clients_do(title: str, tmp_path: Path) -> None:
     made, rule = SHAPES[title]
     assert rules(made, tmp_path) == ({rule} if rule else set())
-
-
-@pytest.mark.soak
-@pytest.mark.parametrize("title", ODD)
-def test_an_odd_shape_is_judged_by_what_the_clients_do(title: str, tmp_path: Path) -> None:
-    made, rule = ODD[title]
-    assert rules(made, tmp_path) == ({rule} if rule else set())
-
-
-# What a pip makes of a shape otherwise than the one that was installed with us, and why.
-OTHER_PIPS = {
-    ("21.3.1", "a group in two brackets"): "install.refused",  # distlib parsed names of groups
-    ("21.3.1", "a group between blanks"): "install.differs",  # distlib stripped them
-    (">=26", "a name with two underscores"): "install.refused",  # pip reads file names strictly
-}
-
-
-@pytest.mark.soak
-@pytest.mark.parametrize("pip", ["21.3.1", "22.3.1", "24.0", ">=26"])
-def test_every_pip_makes_the_same_of_a_shape(pip: str, tmp_path: Path) -> None:
-    wanted = f"pip{pip}" if pip.startswith(">") else f"pip=={pip}"
-    target = tmp_path / "pip"
-    subprocess.run(
-        [sys.executable, "-m", "pip", "install", "-q", "--target", target, wanted], check=True
-    )
-    by = Installers(HostRunner({"PYTHONPATH": str(target)}))
-    verdicts, expected = {}, {}
-    for number, (title, (made, rule)) in enumerate({**SHAPES, **ODD}.items()):
-        folder = tmp_path / str(number)
-        folder.mkdir()
-        path = made.write(folder)
-        verdicts[title] = ",".join(sorted({item.rule for item in installs([path], by)[path]}))
-        expected[title] = OTHER_PIPS.get((pip, title), rule)
-    assert verdicts == expected
 
 
 @pytest.mark.parametrize("tag", ["cp314-cp314-manylinux_2_27_x86_64", "py3-none-any"])

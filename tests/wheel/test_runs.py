@@ -9,7 +9,7 @@ from typing import ClassVar
 import pytest
 from support import runnable
 from support.mutants import BROKEN, SOUND, mutants
-from support.wheels import POLICY, File, Wheel
+from support.wheels import POLICY, File, Wheel, make_bundle, make_code
 
 from rocwheel.base.console import Progress
 from rocwheel.base.errors import HostError
@@ -107,7 +107,23 @@ FORMS = {
     "from . import rocm_plugin_extension as it\nassert it.memory == 0": "AssertionError",
     "if True:\n    raise ImportError('moved')": "ImportError: moved",
     "__version__ = None": "says __version__ None, the wheel is of 0.9.1",
+    "__version__ = '0.9.1.post2'": "says __version__ '0.9.1.post2' and _release_version '0.9.1'",
 }
+
+
+RENAMED = make_bundle(  # for one of two GPUs
+    ("gfx942", "gfx1100"),
+    code=lambda target: (
+        make_code(target)
+        if target == "gfx942"
+        else make_code(
+            target,
+            kernel="sub",
+            descriptor="sub.kd",
+            kernels=[{".name": "sub", ".symbol": "sub.kd"}],
+        )
+    ),
+)
 
 
 def test_a_compiled_module_without_a_name_that_jax_takes_is_found(tmp_path: Path) -> None:
@@ -126,6 +142,7 @@ def test_a_compiled_module_without_a_name_that_jax_takes_is_found(tmp_path: Path
         ({"give": "if (hipMalloc(0, 0) < 0) __hipRegisterFatBinary(&wrapper);"}, "gives HIP 0 of 1 bundle when"),
         ({"code": "code + 64"}, "gives HIP something else than a bundle of its own"),
         ({"give": runnable.GIVE.replace('"add", -1', '"sub", -1')}, "registers kernel sub, which code"),
+        ({"bundle": RENAMED}, "never registers kernel sub, which code"),
     ],
 )  # fmt: skip
 def test_what_hip_is_given_is_held_against_what_the_module_has(

@@ -67,6 +67,10 @@ CODE = {
         code(kernels=[{".name": "add", ".symbol": "add.kd", ".kernarg_segment_size": 8}]),
         "has a descriptor of kernel add that says 0 where the metadata says 8",
     ),
+    "with fewer registers than it uses": (
+        code(kernels=[{".name": "add", ".symbol": "add.kd", ".vgpr_count": 9}]),
+        "has a descriptor of kernel add that gives it 8 registers, the metadata says 9",
+    ),
     "with another feature than it says": (
         make_bundle(("gfx942", "gfx1100"), code=lambda target: make_code(f"{target}:xnack+")),
         "gfx942: has another xnack than none",
@@ -276,6 +280,12 @@ BROKEN = {
     "a plugin for every Python": (
         PLUGIN.but(tag="py3-none-manylinux_2_27_x86_64"), None, "tag.kind", "py3-none",
     ),
+    **{
+        f"a plugin for {tag}": (
+            PLUGIN.but(tag=f"{tag}-manylinux_2_27_x86_64"), None, "tag.kind", tag,
+        )
+        for tag in ("cp312-abi3", "cp312-cp312t")
+    },
     "a pjrt for one CPython": (
         PJRT.but(tag="cp312-cp312-manylinux_2_28_x86_64"), None, "tag.kind", "is py3-none",
     ),

@@ -12,7 +12,6 @@ from hypothesis import strategies as st
 from support.wheels import Entry, Wheel, Zip
 
 from rocwheel.base.errors import WheelError
-from rocwheel.wheel import zip_writer
 from rocwheel.wheel.zip_reader import ZipArchive
 from rocwheel.wheel.zip_writer import Outbox, ZipPart
 
@@ -147,39 +146,14 @@ def test_more_than_65534_members_are_refused(tmp_path: Path) -> None:
     assert list((tmp_path / "out").iterdir()) == []
 
 
-@pytest.mark.parametrize("longer", [0, 1, 4096, 5000])
-def test_a_member_that_stays_is_copied_in_whole_pages(longer: int, tmp_path, monkeypatch) -> None:
-    """Wherever the new text before it ends: a page that is written in two parts takes longer."""
-    path, content = tmp_path / "a.zip", os.urandom(5 * 4096)
-    path.write_bytes(Zip([Entry(b"p/first", b"x"), Entry(b"p/second", content)]).to_bytes())
-    calls = []
-    real = os.pwrite
-
-    def noted(target: int, data: memoryview, offset: int) -> int:
-        calls.append((offset // 4096, (offset + len(data) - 1) // 4096))
-        return real(target, data, offset)
-
-    monkeypatch.setattr(os, "pwrite", noted)
-    monkeypatch.setattr(zip_writer, "READ", 4096)
-    with ZipArchive(path) as archive, Outbox(tmp_path / "out") as box:
-        first, second = archive.members
-        parts = [ZipPart(first, "p/first", os.urandom(longer)), ZipPart(second, "p/second")]
-        made = box.write("b.zip", parts, archive)
-        del calls[:-8]
-    assert {page for page, _ in calls} >= {1, 2, 3, 4}
-    assert all(begin == end for begin, end in calls)
-    assert zipfile.ZipFile(made).read("p/second") == content
-
-
-def test_a_file_system_without_nameless_files_gets_hidden_ones(tmp_path: Path, monkeypatch) -> None:
-    monkeypatch.setattr(os, "O_TMPFILE", 0)  # as a kernel that does not know the flag takes it
+def test_what_is_not_complete_is_hidden_and_other_bytes_stay(tmp_path: Path) -> None:
     path = Wheel().write(tmp_path)
     with ZipArchive(path) as archive, Outbox(tmp_path / "out") as box:
         box.write("a.whl", kept(archive), archive)
         (hidden,) = (tmp_path / "out").iterdir()
         assert hidden.name.startswith(".unfinished-")
     assert [item.name for item in (tmp_path / "out").iterdir()] == ["a.whl"]
-    with (  # other bytes under that name stay
+    with (
         pytest.raises(WheelError, match=r"a\.whl: exists"),
         ZipArchive(path) as archive,
         Outbox(tmp_path / "out") as box,

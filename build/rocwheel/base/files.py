@@ -176,13 +176,14 @@ def whole_folder(folder: Path) -> Iterator[Path]:
         raise
 
 
-def ends(descriptor: int, head: int, tail: int) -> bytes:
-    """Read a file; if it is longer than head + tail, only its two ends. Raises OSError."""
+def ends(descriptor: int, head: int, tail: int, *, start: int = 0, end: int | None = None) -> bytes:
+    """Read a part of a file; of one longer than head + tail its two ends. Raises OSError."""
     size = os.fstat(descriptor).st_size
-    if size <= head + tail:
-        return os.pread(descriptor, size, 0)
-    left_out = f"\n… {size - head - tail} bytes left out …\n".encode()
-    return os.pread(descriptor, head, 0) + left_out + os.pread(descriptor, tail, size - tail)
+    last = size if end is None else min(end, size)
+    if last - start <= head + tail:
+        return os.pread(descriptor, max(0, last - start), start)
+    left_out = f"\n… {last - start - head - tail} bytes left out …\n".encode()
+    return os.pread(descriptor, head, start) + left_out + os.pread(descriptor, tail, last - tail)
 
 
 def write_json(path: Path, document: object) -> None:

@@ -215,7 +215,7 @@ class _Builtins:
         if tag == "null":
             return None
         what = "text or a whole number" if tag == "float" else "text"
-        hint = "put text in quotes" if tag == "float" else "put it in quotes"
+        hint = "write a whole number, or text in quotes" if tag == "float" else "put it in quotes"
         raise _error(self._name, node, at, f"expected {what}, found {tag}", hint)
 
 

@@ -359,7 +359,7 @@ def existing(python: Path, *, env: Mapping[str, str], runner: Runner) -> Environ
     return Environment(python=python, site=Path(site), packages=tuple(packages.split()))
 
 
-IMPORTABLE: Final = (*machinery.all_suffixes(), ".pth")
+IMPORTABLE: Final = (*machinery.all_suffixes(), ".pth")  # by tests, or read when Python starts
 
 
 def states(folder: Path) -> dict[str, tuple[int, ...]]:
@@ -380,21 +380,16 @@ def states(folder: Path) -> dict[str, tuple[int, ...]]:
     return state_of
 
 
-def altered(folder: Path, were: Mapping[str, tuple[int, ...]]) -> tuple[str, str, float] | None:
-    """Return the first file that changed, how, and when in seconds.
-
-    A file that was not there counts where Python could import it, or reads it when it starts.
-    """
+def altered(folder: Path, were: Mapping[str, tuple[int, ...]]) -> Iterator[tuple[str, str, float]]:
+    """Yield each file that changed or was not there, how, and when in seconds."""
     now = states(folder)
     for name in sorted({**were, **now}):
         when = now[name][0] / 1e9 if name in now else 0.0
-        if name not in were and name.endswith(IMPORTABLE):
-            return name, "appeared", when
-        if name in were and not _same(were[name], now.get(name, ())):
-            return name, "changed", when
-    return None
-
-
-def _same(before: tuple[int, ...], after: tuple[int, ...]) -> bool:
-    """Compare two states; uv links files of its cache into other environments, which sets ctime."""
-    return before == after or (before[1:4] == after[1:4] and before[4] != after[4])
+        if name not in were:
+            yield name, "appeared", when
+            continue
+        old, new = were[name], now.get(name, ())
+        # uv links files of its cache into other environments, which sets ctime
+        is_linked = old[1:4] == new[1:4] and old[4] != new[4]
+        if old != new and not is_linked:
+            yield name, "changed", when

@@ -91,7 +91,7 @@ class GateRequest(Plain, frozen=True, kw_only=True):
         """
         again = (Outcome.FLAKY, Outcome.NOT_RUN)
         tests = {t.test for t in results.tests if t.outcome.bad or t.outcome in again}
-        tests |= {error.file for error in results.collect_errors}
+        tests |= {error.file for error in results.collect_errors} - {"(session)"}
         if not tests:
             raise ConfigError(
                 "no test failed there", hint="run the whole gate again, without --failed-of"

@@ -28,6 +28,7 @@ from rocwheel.base.host import cgroup
 from rocwheel.base.host import machine as machines
 from rocwheel.base.process import Command
 from rocwheel.base.values import Plain, replace
+from rocwheel.base.versions import suggest
 from rocwheel.gate import InfraError, SetupError, control, environment, subject
 from rocwheel.gate.engine.child import WorkerSpec
 from rocwheel.gate.engine.loop import TestRunner
@@ -47,6 +48,7 @@ from rocwheel.records.verdict import Ran, State, Verdict
 WORK: Final = "gate/work"  # in the cache
 WATCHED: Final = ("jax", "jaxlib")
 DIRTY: Final = "-dirty"
+NOTES: Final = 3  # files that tests wrote beside them
 
 
 class GateResult(Plain, frozen=True, kw_only=True):
@@ -278,13 +280,19 @@ class _Gate:
             began = here.now().timestamp()
             results = self.run_plan(plan)
         for folder, what in folders.items():
-            # what ran is not what was named; data that tests write beside them is none of these
-            if found := environment.altered(folder, before[folder]):
-                name, how, when = found
+            data: list[str] = []  # that tests wrote beside them
+            for name, how, when in environment.altered(folder, before[folder]):
                 by = _by(results, when - began)
+                if how == "appeared" and not name.endswith(environment.IMPORTABLE):
+                    data.append(f"{name} appeared beside {what}{by}: a test may have failed by it")
+                    continue
+                # what ran is not what was named
                 message = f"a file of {what} {how} while tests ran: {name}{by}"
                 fault = Fault(state=State.INFRA, message=message)
                 results = replace(results, faults=(*results.faults, fault))
+                break
+            if folder == tests.root and results.failures:
+                results = replace(results, dropped=(*results.dropped, *data[:NOTES]))
         return results
 
     def ask(self, environment: Environment) -> EnvironmentFacts:
@@ -382,6 +390,14 @@ class _Gate:
             named = request.tests  # a file stands for all of its tests
             plan = _only(plan, named, lambda test: bool(named & {test, test.partition("::")[0]}))
         results = self.engine(plan)
+        if request.choice is Choice.NAMED and not plan.shard:
+            found = {name for test in results.tests for name in (test.test, test.file)}
+            found |= {error.file for error in results.collect_errors}
+            faults = (
+                Fault(state=State.NOTHING_RAN, message=f"{name}: {plan.suite} has no such test")
+                for name in sorted(request.tests - found)
+            )
+            results = replace(results, faults=(*results.faults, *faults))
         # a keyword of several suites need not be one of each
         due = (e for e in entries if met[e.where] or not e.keyword or len(e.suites) == 1)
         results = replace(results, skips={entry.where: met[entry.where] for entry in due})
@@ -560,7 +576,11 @@ def _find(request: GateRequest, here: Here, fetched: Path | None) -> SuiteFiles:
     top = here.home.tests / source.folder if source.folder else request.jax_tests or fetched
     if top is None:
         raise ConfigError(f"{request.key}: no tests", hint="add --jax-tests with a JAX checkout")
-    return discovery.find(source, top, request.shard)
+    found = discovery.find(source, top, request.shard)
+    for name in sorted({name.partition("::")[0] for name in request.tests} - {*found.suite_files}):
+        hint = suggest(name, found.suite_files)
+        raise ConfigError(f"--test {name}: {request.suite.name} has no such file", hint=hint)
+    return found
 
 
 def _interpreter(request: GateRequest, here: Here) -> machines.Interpreter:

@@ -160,7 +160,8 @@ class Results(Value, frozen=True, kw_only=True):
     lanes: tuple[LaneRecord, ...] = ()
     processes: tuple[ProcessRecord, ...] = ()
     faults: tuple[Fault, ...] = ()
-    dropped: tuple[str, ...] = ()  # classes that look like tests and that pytest does not collect
+    # classes that look like tests and that pytest does not collect, files that tests left
+    dropped: tuple[str, ...] = ()
     skips: Mapping[str, Count] = msgspec.field(default_factory=dict)  # by entry, `file:line`
     environment: Mapping[str, str] = msgspec.field(default_factory=dict)
     duration_ms: Count = 0

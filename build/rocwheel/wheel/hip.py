@@ -72,8 +72,10 @@ HEADER: Final = struct.Struct("<16sHHIQQQIHHHHHH")
 SECTION: Final = struct.Struct("<IIQQQQIIQQ")
 SYMBOL: Final = struct.Struct("<IBBHQQ")
 _NOTE: Final = struct.Struct("<III")
-_DESCRIPTOR: Final = struct.Struct("<III4xq32xH")  # sizes, distance to the code, properties
+# Sizes, distance to the code, registers (COMPUTE_PGM_RSRC1), properties.
+_DESCRIPTOR: Final = struct.Struct("<III4xq24xI4xH")
 _WAVE32: Final = 1 << 10
+_PAIRED: Final = frozenset({"gfx90a", "gfx942", "gfx950", "gfx9-4-generic"})
 _VERSIONS: Final = {1: 0, 2: 1, 3: 2, 4: 2}  # ABI of code objects V3 to V6 -> of their metadata
 _DYNSYM, _NOTES, _NOBITS, _PROGBITS = 11, 7, 8, 1
 _METADATA: Final = (b"AMDGPU\0\0", 32)  # name and type of the note that has the kernels
@@ -202,6 +204,8 @@ def read(bundle: Bundle, data: bytearray) -> Bundle:
                 kernels |= names
             except CodeError as exc:
                 problems.append(f"{item}: {exc}")
+            except (struct.error, LookupError, TypeError, ValueError):
+                problems.append(f"{item}: has a table that is cut off or leads outside it")
     except (zlib.error, OSError, ValueError) as exc:
         problems.append(f"does not unpack ({exc})")
     else:
@@ -296,6 +300,7 @@ class _Kernel(msgspec.Struct, gc=False):
     private: int | None = msgspec.field(name=".private_segment_fixed_size", default=None)
     arguments: int | None = msgspec.field(name=".kernarg_segment_size", default=None)
     wave: int | None = msgspec.field(name=".wavefront_size", default=None)
+    registers: int = msgspec.field(name=".vgpr_count", default=0)
 
 
 class _Metadata(msgspec.Struct):
@@ -308,13 +313,6 @@ class _Metadata(msgspec.Struct):
 
 def check_code(data: bytes, target: str, features: str) -> tuple[str, frozenset[str]]:
     """Check a code object that is filed under a target; return its compiler and its kernels."""
-    try:
-        return _checked(data, target, features)
-    except (struct.error, LookupError, TypeError, ValueError):
-        raise CodeError("has a table that is cut off or leads outside it") from None
-
-
-def _checked(data: bytes, target: str, features: str) -> tuple[str, frozenset[str]]:
     if bytes(data[:6]) != b"\x7fELF\x02\x01":
         raise CodeError("is not an ELF file" if any(data[:64]) else "is empty")
     ident, kind, machine, _, _, _, at, flags, *counts = HEADER.unpack_from(data)
@@ -334,7 +332,7 @@ def _checked(data: bytes, target: str, features: str) -> tuple[str, frozenset[st
         raise CodeError(f"says it is for {metadata.target}")
     if metadata.version and metadata.version[1:] != [_VERSIONS.get(ident[8])]:
         raise CodeError(f"is of ABI {ident[8]}, its metadata of version {metadata.version}")
-    _check_kernels(data, sections, metadata.kernels, executable=_executable(data))
+    _check_kernels(data, sections, metadata.kernels, target, executable=_executable(data))
     names = frozenset(kernel.name for kernel in metadata.kernels)
     name_of = memoryview(data)[sections[counts[5]][4] :] if count else b""
     for section in sections:
@@ -375,6 +373,7 @@ def _check_kernels(
     data: bytes,
     sections: list[tuple[int, ...]],
     kernels: Iterable[_Kernel],
+    target: str,
     *,
     executable: list[tuple[int, int]] | None,
 ) -> None:
@@ -385,7 +384,9 @@ def _check_kernels(
             raise CodeError(f"has no kernel descriptor {kernel.symbol}")
         if code is None or code[1] & 15 != _FUNCTION:
             raise CodeError(f"has no kernel {kernel.name}")
-        *sizes, distance, properties = _DESCRIPTOR.unpack_from(data, _place(sections, descriptor))
+        *sizes, distance, registers, properties = _DESCRIPTOR.unpack_from(
+            data, _place(sections, descriptor)
+        )
         wave = 32 if properties & _WAVE32 else 64
         for stated, value in zip(
             (kernel.group, kernel.private, kernel.arguments, kernel.wave),
@@ -395,6 +396,12 @@ def _check_kernels(
             if stated not in (None, value):
                 what = f"has a descriptor of kernel {kernel.name} that says {value}"
                 raise CodeError(f"{what} where the metadata says {stated}")
+        # In which units registers are given to a kernel; it may get more than it uses.
+        unit = 8 if wave == 32 or target in _PAIRED else 4  # noqa: PLR2004
+        given = ((registers & 63) + 1) * unit * (2 if target.startswith("gfx125") else 1)
+        if given < kernel.registers:
+            what = f"has a descriptor of kernel {kernel.name} that gives it {given} registers"
+            raise CodeError(f"{what}, the metadata says {kernel.registers}")
         if descriptor[4] + distance != code[4]:
             raise CodeError(f"has a descriptor that leads not to kernel {kernel.name}")
         start, size = _place(sections, code, flags=_EXECUTABLE), code[5]

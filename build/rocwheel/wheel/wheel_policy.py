@@ -214,13 +214,14 @@ class WheelPolicy(Value, frozen=True, kw_only=True):
 
     def excess(self, level: str, facts: ElfFacts) -> tuple[str, ...]:
         """Return the file's symbol versions that this level, or every level, does not promise."""
+        # the lists of other machines are shorter, and begin later
         platform = self.platform_libraries if facts.machine == "x86_64" else frozenset()
+        known = {f"{prefix}_{each}" for prefix, x in self.symbol_versions.items() for each in x}
         never = (
             name
             for library, names in facts.versions.items()
             for name in names
-            if name == PRIVATE  # the lists of other machines are shorter, and begin later
-            or (library in platform and not self._exists(name))
+            if name == PRIVATE or (library in platform and name not in known)
         )
         higher = (
             f"{prefix}_{'.'.join(map(str, facts.highest(prefix)))}"
@@ -228,10 +229,6 @@ class WheelPolicy(Value, frozen=True, kw_only=True):
             if facts.highest(prefix) > version.release
         )
         return *never, *higher
-
-    def _exists(self, symbol_version: str) -> bool:
-        prefix, _, number = symbol_version.partition("_")
-        return number in self.symbol_versions.get(prefix, ())
 
     def best(self, facts: Iterable[ElfFacts]) -> str:
         """Return the oldest level, from `oldest` on, that holds for all files; "" for none."""

@@ -8,7 +8,6 @@ with other bytes (`Outbox`).
 
 from __future__ import annotations
 
-import errno
 import os
 from collections.abc import Iterable
 from contextlib import suppress
@@ -35,7 +34,6 @@ from rocwheel.wheel.zip_reader import (
 )
 
 LEVEL: Final = 6  # of deflate, as wheels are packed everywhere
-_NO_NAMELESS: Final = frozenset({errno.EOPNOTSUPP, errno.EISDIR, errno.EINVAL, errno.ENOSYS})
 
 
 class ZipPart(NamedTuple):
@@ -180,19 +178,18 @@ def refuse_other(made: Path, final: Path) -> None:
 class Outbox:
     """Files that appear in a folder together when the block ends well, or not at all.
 
-    Until then they have no name, where the file system allows that, so a killed run leaves nothing
-    behind.
+    Until then they lie in a hidden folder in it, which is all that a killed run leaves behind.
     """
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
-        self._drafts: dict[str, _DraftFile] = {}
+        self._hidden = folder / f".unfinished-{os.getpid()}-{os.urandom(4).hex()}"
 
     def __enter__(self) -> Outbox:  # noqa: PYI034
         try:
-            self.folder.mkdir(parents=True, exist_ok=True)
+            self._hidden.mkdir(parents=True)
         except OSError as exc:
-            raise _unwritable(exc.filename or self.folder, exc.strerror) from exc
+            raise _unwritable(self.folder, exc.strerror) from exc
         return self
 
     def __exit__(self, kind: object, exc: BaseException | None, trace: object) -> None:
@@ -200,64 +197,35 @@ class Outbox:
             if exc is None:
                 self._publish()
         finally:
-            for draft in self._drafts.values():
-                draft.discard()
+            for draft in self._hidden.iterdir():  # `shutil` takes as long to import as a retag
+                draft.unlink()
+            self._hidden.rmdir()
 
     def write(self, name: str, parts: Iterable[ZipPart], archive: ZipArchive) -> Path:
         """Write a wheel aside until the block ends; threads may at once. Raises HostError."""
         try:
-            draft = self._drafts[name] = _DraftFile(self.folder, name)
-            write(parts, archive, draft.descriptor)
+            with (self._hidden / name).open("wb") as draft:
+                write(parts, archive, draft.fileno())
         except OSError as exc:
-            raise _unwritable(exc.filename or self.folder, exc.strerror) from exc
+            raise _unwritable(self.folder, exc.strerror) from exc
         return self.folder / name
 
     def _publish(self) -> None:
         made: list[Path] = []
         try:
-            for name, draft in self._drafts.items():
-                final = self.folder / name
-                if draft.publish(final):
+            for draft in self._hidden.iterdir():
+                final = self.folder / draft.name
+                try:
+                    os.link(draft, final)
                     made.append(final)
-                else:
-                    refuse_other(draft.path, final)
+                except FileExistsError:
+                    refuse_other(draft, final)
+                except OSError as exc:
+                    raise HostError(
+                        f"{final}: {exc.strerror}", hint="choose another folder"
+                    ) from exc
         except BaseException:
             for final in made:
                 with suppress(OSError):
                     final.unlink()
             raise
-
-
-class _DraftFile:
-    """A file being written, without a name or else with a hidden one."""
-
-    def __init__(self, folder: Path, name: str) -> None:
-        self._hidden: Path | None = None
-        flags = os.O_RDWR | os.O_CLOEXEC
-        try:
-            self.descriptor = os.open(folder, flags | os.O_TMPFILE, 0o666)
-        except OSError as exc:
-            if exc.errno not in _NO_NAMELESS:
-                raise
-            self._hidden = folder / f".unfinished-{os.getpid()}-{name}"
-            self.descriptor = os.open(self._hidden, flags | os.O_CREAT | os.O_TRUNC, 0o666)
-
-    @property
-    def path(self) -> Path:
-        return self._hidden or Path(f"/proc/self/fd/{self.descriptor}")
-
-    def publish(self, final: Path) -> bool:
-        """Give the file its name; False where another has it. Raises HostError."""
-        try:
-            # Only with a descriptor for the source does link() follow the link in /proc.
-            os.link(self.path, final, src_dir_fd=None if self._hidden else self.descriptor)
-        except FileExistsError:
-            return False
-        except OSError as exc:
-            raise HostError(f"{final}: {exc.strerror}", hint="choose another folder") from exc
-        return True
-
-    def discard(self) -> None:
-        os.close(self.descriptor)
-        if self._hidden:
-            self._hidden.unlink(missing_ok=True)

@@ -62,13 +62,11 @@ class _Written:
 
     def part(self, start: int, end: int | None) -> str:
         """Return what was written between two offsets; if that is long, only its two ends."""
-        size = os.fstat(self._descriptor).st_size
-        last = size if end is None else min(end, size)
-        if last - start <= OUTPUT_HEAD + OUTPUT_TAIL:
-            return _text(self._read(start, max(0, last - start)))
-        head, tail = self._read(start, OUTPUT_HEAD), self._read(last - OUTPUT_TAIL, OUTPUT_TAIL)
-        left_out = last - start - OUTPUT_HEAD - OUTPUT_TAIL
-        return f"{_text(head)}\n… {left_out} bytes …\n{_text(tail)}"
+        try:
+            data = files.ends(self._descriptor, OUTPUT_HEAD, OUTPUT_TAIL, start=start, end=end)
+        except OSError:
+            return ""
+        return protocol.printable(data.decode(errors="replace"))
 
     def trim(self) -> None:
         """Cut the middle out of a file that is too long; offsets stay as they are."""
@@ -98,12 +96,6 @@ class _Written:
                 files.remove(self._path)
                 files.write(self._path, data)
         os.close(self._descriptor)
-
-    def _read(self, start: int, size: int) -> bytes:
-        try:
-            return os.pread(self._descriptor, size, start)
-        except OSError:
-            return b""
 
 
 class Child:
@@ -308,7 +300,3 @@ def describe(status: int) -> str:
         return f"signal {-status} ({signal.Signals(-status).name})"
     except ValueError:
         return f"signal {-status}"
-
-
-def _text(data: bytes) -> str:
-    return protocol.printable(data.decode(errors="replace"))

@@ -137,6 +137,8 @@ class Findings:
     def check_exit(self, work: LaneWork, how: str, status: int, *, killed: bool) -> None:
         """Compare a worker's report with how it ended; a difference is a fault."""
         last = f", after {work.last}" if work.last else ""
+        if work.bye and work.bye.at_exit:
+            last += f" (functions that run then are of {', '.join(work.bye.at_exit)})"
         if killed or work.bye is None:
             state = State.TIMEOUT if killed else State.CRASH
             self.fault(state, f"{work.title} ended badly{last}: {how}")

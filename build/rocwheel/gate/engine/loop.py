@@ -33,7 +33,6 @@ from rocwheel.records.results import CUT_SHORT, Outcome, Results
 from rocwheel.records.verdict import State
 
 if TYPE_CHECKING:
-    from rocwheel.base.process import Command
     from rocwheel.gate.engine.plan import RunPlan, Step, System, Watcher
     from rocwheel.gate.engine.protocol import Event
 
@@ -151,7 +150,9 @@ class TestRunner:
         elif work.mode is LaneMode.READY:
             self._go(work, work.step)
         elif work.suspect and work.lane.probe:
-            self._ask(work, work.lane.probe)
+            with (self._plan.worker.logs / f"probe-{work.lane.name}.log").open("ab") as output:
+                work.probe = self._system.starter.start(work.lane.probe, output=output)
+            self._enter(work, LaneMode.PROBING)
         else:
             self._start(work)
 
@@ -494,11 +495,6 @@ class TestRunner:
         self._findings.fault(State.INFRA, f"{work.lane.name} is lost: {reason}")
 
     # --- devices ---------------------------------------------------------------------------------
-
-    def _ask(self, work: LaneWork, command: Command) -> None:
-        with (self._plan.worker.logs / f"probe-{work.lane.name}.log").open("ab") as output:
-            work.probe = self._system.starter.start(command, output=output)
-        self._enter(work, LaneMode.PROBING)
 
     def _look_at_probe(self, work: LaneWork, probe: subprocess.Popen[bytes]) -> None:
         status = probe.poll()

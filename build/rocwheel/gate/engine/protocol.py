@@ -91,6 +91,7 @@ class Bye(_Event, tag="bye", frozen=True, kw_only=True):
     modules: dict[str, str]
     backends: tuple[str, ...]
     extra: tuple[str, ...]  # modules that came from the tree of the tests, not from a wheel
+    at_exit: tuple[str, ...] = ()  # tests that registered functions for the end, the last first
 
 
 Event = Ready | Collecting | Collected | Started | Finished | Late | Stray | Bye

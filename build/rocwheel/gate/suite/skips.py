@@ -8,10 +8,10 @@ the suite.
 
 from __future__ import annotations
 
+import fnmatch
 import re
 from collections.abc import Iterator, Mapping
 from datetime import date
-from functools import cached_property
 from itertools import permutations
 from pathlib import Path
 from typing import Annotated, Final
@@ -33,7 +33,7 @@ FOLDER: Final = "skips"
 UNFINISHED: Final = SILENT | {State.TIMEOUT}  # states of a run that did not try all of them
 
 
-class Skip(Value, frozen=True, kw_only=True, dict=True):
+class Skip(Value, frozen=True, kw_only=True):
     """One entry of a skip list: a test, why and where it is left out, and until when."""
 
     pattern: Annotated[
@@ -63,14 +63,6 @@ class Skip(Value, frozen=True, kw_only=True, dict=True):
         if bool(self.pattern) == bool(self.keyword):
             raise FieldError("names a `test` or a `keyword`", hint="write one of the two")
 
-    @cached_property
-    def _expression(self) -> re.Pattern[str]:
-        base, bracket, parameters = self.pattern.partition("[")
-        parts = enumerate(base.split("::"))
-        text = "::".join(_part(part, "[^:]*", f"part{number}") for number, part in parts)
-        text += _part(bracket + parameters, ".*", "rest") if bracket else r"(?:\[.*)?"
-        return re.compile(text, re.DOTALL)
-
     def identity(self) -> list[str]:
         """Return what it leaves out, and where: two lists with equal entries are one list."""
         parts = (self.suites, self.targets)
@@ -86,7 +78,10 @@ class Skip(Value, frozen=True, kw_only=True, dict=True):
     def meets(self, test: str) -> bool:
         """Return whether it leaves out a test; folders of a file do not count for a keyword."""
         if not self.keyword:
-            return bool(self._expression.fullmatch(test))
+            (name, _, rest), (mine, has, values) = (x.partition("[") for x in (test, self.pattern))
+            there, parts = name.split("::"), mine.split("::")
+            fits = len(there) == len(parts) and all(map(_fits, there, parts))
+            return fits and (not has or _fits(rest, values))
         file, _, rest = test.lower().partition("::")
         names = f"{file.rpartition('/')[2]}::{rest}"
         return self.keyword.lower() in names and not any(u.lower() in names for u in self.unless)
@@ -183,13 +178,7 @@ def _read(document: yaml_file.Document, suites: tuple[str, ...]) -> Iterator[Ski
         yield replace(entry, where=document.line("skips", number))
 
 
-def _part(text: str, wildcard: str, name: str) -> str:
-    """Return the expression of one part, which never backtracks to an earlier piece.
-
-    The first place where a piece fits is as good as any: many `*` take no longer than a few.
-    """
-    first, *rest = (re.escape(piece) for piece in text.split("*"))
-    if not rest:
-        return first
-    once = (f"(?=(?P<{name}_{n}>{wildcard}?{it}))(?P={name}_{n})" for n, it in enumerate(rest[:-1]))
-    return f"{first}{''.join(once)}{wildcard}{rest[-1]}"
+def _fits(text: str, pattern: str) -> bool:
+    """Compare a part with one in which `*` alone is special; several take no longer than one."""
+    escaped = re.sub(r"[\[?]", r"[\g<0>]", pattern)
+    return text == pattern or ("*" in pattern and fnmatch.fnmatchcase(text, escaped))

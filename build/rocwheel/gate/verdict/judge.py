@@ -171,8 +171,6 @@ def collected(results: Results) -> str:
 
 # --- shards as one: nothing twice, nothing missing, all of the same wheels -----------------------
 
-_JUDGED: Final = frozenset({"state", "reason", "also"})  # by what a suite demands
-
 
 def merge(
     shards: Sequence[tuple[Verdict | None, Results]], count: int, known: Callable[[str], KnownSuite]
@@ -187,7 +185,7 @@ def merge(
         raise ConfigError("no shard has results", hint="run `gate --shard 1/4` and so on first")
     suite = known(runs[0].suite)
     for verdict, run in shards:
-        _check(verdict, run, suite)
+        _check(verdict, run)
     demanded = suite.demands.of(runs[0].environment.get("jax", ""))
     results = with_unmet_skips(merge_results(runs, count, demanded))
     judged = judge(results, demanded)
@@ -297,11 +295,8 @@ def merge_verdicts(
     )
 
 
-def _check(verdict: Verdict | None, results: Results, suite: KnownSuite) -> None:
-    """Raise ConfigError where a shard's verdict is not what its results say.
-
-    Judging it again needs what was demanded then: the same suite file.
-    """
+def _check(verdict: Verdict | None, results: Results) -> None:
+    """Raise ConfigError where a shard's verdict is of other results."""
     about, shard = results.environment, f"shard {results.shard} of {results.suite}"
     if verdict is None:
         if about.get("manifest"):
@@ -310,10 +305,11 @@ def _check(verdict: Verdict | None, results: Results, suite: KnownSuite) -> None
                 hint="merge a folder with all that a gate left there, or run the shard again",
             )
         return
-    demand = suite.demands.of(verdict.jax_version).of_part()
-    follows = drawn(results, judge(results, demand), demand)
-    if verdict.ran.definition != suite.definition:
-        follows = {name: follows[name] for name in follows if name not in _JUDGED}
+    follows: dict[str, object] = {
+        "suite": results.suite,
+        "shard": results.shard,
+        "counts": results.counts,
+    }
     follows |= {name: about[name] for name in ("manifest", "family") if name in about}
     wrong = [name for name, value in follows.items() if getattr(verdict, name) != value]
     if verdict.ran.collected != collected(results):

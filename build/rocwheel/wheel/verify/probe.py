@@ -116,6 +116,9 @@ def versioned(plan: dict[str, Any], module: str, release: str, needs: str) -> No
         numbers = re.fullmatch(VERSION, said) if isinstance(said, str) else None
         if not numbers or numbers[1] != release:
             raise WrongError(f"says {name} {said!r}, the wheel is of {release}")
+    said, own = getattr(found, "__version__", None), getattr(found, "_release_version", None)
+    if None not in (said, own) and said != own:
+        raise WrongError(f"says __version__ {said!r} and _release_version {own!r}")
 
 
 def loaded(plan: dict[str, Any], member: str, entry: str) -> None:

@@ -335,6 +335,8 @@ def _handed(item: ElfFacts, given: Sequence[tuple[str, Sequence[str]]]) -> Itera
             known = frozenset().union(*(bundle.kernels for bundle in bundles))
             for kernel in sorted({*kernels} - known)[:1]:
                 yield f"registers kernel {kernel}, which code in its bundle lacks"
+            for kernel in sorted(known - {*kernels})[:1]:  # renamed for one of the GPUs
+                yield f"never registers kernel {kernel}, which code in its bundle has"
 
 
 def _write_stubs(reports: Iterable[WheelReport], policy: WheelPolicy, folder: Path) -> list[str]:

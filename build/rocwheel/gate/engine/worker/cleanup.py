@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import _signal  # type: ignore[import-not-found]
 import _thread
+import atexit
 import builtins
 import faulthandler
 import gc
@@ -29,7 +30,7 @@ if TYPE_CHECKING:
 DUMP_SIGNAL = 62  # a real-time signal that nothing else uses; stacks of all threads on request
 END_SECONDS = 10.0  # for killed processes to disappear
 THREAD_SECONDS = 5.0  # for threads to end that Python waits for
-NAMED = 3  # environment variables of a change
+NAMED = 3  # environment variables of a change, tests that registered exit functions
 TIMERS = (
     (signal.ITIMER_REAL, "an alarm"),
     (signal.ITIMER_VIRTUAL, "a timer of its CPU time"),
@@ -43,6 +44,7 @@ _start, _main_thread, _sleep, _set_umask = (
     _thread.start_new_thread, threading.main_thread, time.sleep, os.umask,
 )  # fmt: skip
 _getcwd, _environ = os.getcwd, os.environ  # noqa: TID251 - the test's, not ours
+_registered = atexit._ncallbacks  # noqa: SLF001 - how many functions run at the process's end
 
 
 class Stacks:
@@ -189,12 +191,15 @@ class Leftovers:
         self._processes: set[int] = set()
         self._pools: dict[Any, Any] = {}
         self._hook = threading.excepthook
+        self._exits = 0
+        self.at_exit: list[str] = []  # tests that registered what runs at the process's end
         self.left: list[str] = []
         self.spoiled = False  # whether the process is of no more use
 
     def begin(self, test: str) -> None:
         self._threads = {thread: self._threads.get(thread, self._test) for thread in _threads()}
         self._test, self.left, self._at_call = test, [], {}
+        self._exits = _registered()
         self._before = self._before or _state()
         self._hook = threading.excepthook
         threading.excepthook = self._raised
@@ -211,6 +216,8 @@ class Leftovers:
 
     def end(self) -> None:
         threading.excepthook = self._hook
+        if _registered() > self._exits:
+            self.at_exit.append(self._test)
         if not self._at_call:  # its setup failed
             self._before = None
             return
@@ -259,7 +266,7 @@ class Leftovers:
                 continue
             self._before = None
             self.left.append(f"{name}{_detail(expected, value)}")
-            _, put = STATE.get(name, (None, _jax(name.rpartition(" ")[2])))
+            _, put = STATE.get(name, (None, partial(_set_jax, name.rpartition(" ")[2])))
             try:
                 if put:
                     put(expected)
@@ -309,8 +316,8 @@ def _detail(expected: Any, value: Any) -> str:
     return f": {value!r}" if isinstance(value, (str, bool, int)) else ""
 
 
-def _jax(name: str) -> Callable[[Any], None]:
-    return lambda value: sys.modules["jax"].config.update(name, value)
+def _set_jax(name: str, value: Any) -> None:
+    sys.modules["jax"].config.update(name, value)
 
 
 def _children() -> list[int]:

@@ -66,7 +66,8 @@ class PartsDigest:
             if now == were:
                 continue
             own = owner.__name__.rpartition(".")[2]
-            replaced = [n for n, part in were.items() if now.get(n) is not part and _acts(part)]
+            acting = (n for n, part in were.items() if callable(part) or hasattr(part, "__get__"))
+            replaced = [n for n in acting if now.get(n) is not were[n]]
             # a property takes the place of a field
             replaced += [n for n in now if n not in were and hasattr(now[n], "__set__")]
             names += [f"{own}.{name}" for name in replaced]
@@ -75,10 +76,6 @@ class PartsDigest:
 
     def _now(self) -> list[Any]:
         return [impl.function for caller in self._callers for impl in caller.get_hookimpls()]
-
-
-def _acts(part: Any) -> bool:
-    return callable(part) or hasattr(part, "__get__")
 
 
 class Witness:
@@ -208,9 +205,7 @@ def _folded(whole: list[pytest.TestReport]) -> tuple[str, str]:
             return FAILED_STATUS, f"pytest reported the unknown outcome {report.outcome!r}"
     for report in whole:
         if report.skipped and hasattr(report, "wasxfail"):
-            reason = str(report.wasxfail)
-            # xfail(run=False) runs nothing: https://docs.pytest.org/en/stable/how-to/skipping.html
-            return "skipped" if reason.startswith("[NOTRUN]") else "xfailed", reason
+            return "xfailed", str(report.wasxfail)
         if report.skipped:
             return "skipped", skip_reason(report)
     phases = {report.when: report.outcome for report in whole}

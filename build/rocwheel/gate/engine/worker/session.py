@@ -16,7 +16,7 @@ from _pytest.warnings import catch_warnings_for_item
 
 from .adaptations import Extra, LibraryWatch, QuietReporter, have_flags_parsed
 from .channel import MOST_FIGURE, CommandReader, EventWriter, one_line, readable, valid
-from .cleanup import Leftovers, Stacks
+from .cleanup import NAMED, Leftovers, Stacks
 from .outcome import (
     FAILED_STATUS,
     TEXT_LIMIT,
@@ -170,8 +170,9 @@ class Session:
         extra = [name for finder in sys.meta_path if isinstance(finder, Extra)
                  for name in finder.used]  # fmt: skip
         self._channel.emit(
-            "bye", failed=self.failed, modules=modules, backends=backends, extra=extra
-        )
+            "bye", failed=self.failed, modules=modules, backends=backends, extra=extra,
+            at_exit=self.leftovers.at_exit[::-1][:NAMED],
+        )  # fmt: skip
 
     def _collect(self, session: pytest.Session, file: str) -> None:
         self._collect_reports, self._deselected, self._dropped = [], [], []

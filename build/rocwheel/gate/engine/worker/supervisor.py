@@ -19,12 +19,10 @@ import signal
 import sys
 from contextlib import suppress
 from pathlib import Path
-from time import monotonic, sleep  # a test may replace those of the module
 from typing import Any
 
 PR_SET_PDEATHSIG, PR_SET_CHILD_SUBREAPER = 1, 36
 NAMED = 10  # of the processes that were left behind
-ARGUMENTS_SECONDS = 5.0  # for a new program to have its arguments
 SHARED = Path("/dev/shm")  # noqa: S108 - what is left there holds memory until it is removed
 SHARED_NAMES = ("psm_", "nccl-", "sem.mp-")  # of Python's and of RCCL's; others are not ours
 IGNORED = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGQUIT, signal.SIGPIPE)
@@ -57,26 +55,12 @@ def stat_of(pid: int) -> list[str]:
 
 
 def command_of(pid: int) -> str:
-    """Return a process's command line, or its name in brackets; "" of a dead one.
-
-    A new program has none for an instant: descriptors are closed before its arguments are laid
-    (`begin_new_exec` and `setup_arg_pages` in Linux's fs/exec.c), so a process that waited for that
-    pipe may look too early. Where they lie somewhere, and lie there still, an empty one stays so.
-    """
-    until = monotonic() + ARGUMENTS_SECONDS
-    while fields := stat_of(pid):
-        try:
-            text = Path(f"/proc/{pid}/cmdline").read_bytes()
-            if command := text.replace(b"\0", b" ").decode(errors="backslashreplace").strip():
-                return command[:200]
-            place = fields[45:47]  # arg_start and arg_end, 0 for who may not ask
-            is_laid = int(place[1]) > int(place[0]) and stat_of(pid)[45:47] == place
-            if is_laid or monotonic() > until:
-                name = Path(f"/proc/{pid}/comm").read_text(encoding="utf-8", errors="replace")
-                return f"[{name.strip()}]"
-        except OSError:
-            return ""
-        sleep(0.001)
+    """Return a process's command line, or its name in brackets; "" of a dead one."""
+    with suppress(OSError):
+        text = Path(f"/proc/{pid}/cmdline").read_text(encoding="utf-8", errors="backslashreplace")
+        name = Path(f"/proc/{pid}/comm").read_text(encoding="utf-8", errors="replace")
+        if stat_of(pid):  # a program that has just begun has no command line yet
+            return text.replace("\0", " ").strip()[:200] or f"[{name.strip()}]"
     return ""
 
 
