@@ -399,14 +399,14 @@ def pages_of(
     views: Collection[str] | None = None,
 ) -> list[Page | Root]:
     """Return the lists of projects, and the pages of these, as a state has them."""
-    pages, names, indexed = list[Page | Root](), tuple(projects), dict[str, set[str]]()
+    pages, indexed, parts = list[Page | Root](), dict[str, set[str]](), state.parts(projects)
     for name, project in state.indexed():
         indexed.setdefault(name, set()).add(project)
     for index in indexes(place, state, views):
-        seen, own = state.of(index.family), indexed[index.family]
+        seen, own = parts(index.family), indexed[index.family]
         about: Any = {"number": state.number, "family": index.family}
         pages.append(Root(projects=frozenset(own), **about))
-        for name in (name for name in names if name in own):
+        for name in (name for name in seen.listings if name in own):
             files, whole = seen.shown(name), seen.whole(name)
             statements = {}
             for known in (state.sets.get(item.manifest) for item in files):

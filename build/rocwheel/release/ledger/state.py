@@ -324,6 +324,29 @@ class IndexState(Plain, frozen=True, kw_only=True):
         former = good.keys() - {name for _, name in last.values()}
         return replace(self, sets=good, former=frozenset(former))
 
+    def parts(self, projects: Iterable[str]) -> Callable[[str], IndexState]:
+        """Return `of` of these projects, for many indexes: of a night's only its sets and files."""
+        sets, files = dict[str, dict[str, Known]](), dict[tuple[str, str], list[File]]()
+        for known in self.sets.values():
+            for index in (name for name in known.indexes if f"/{NIGHTS}/" in name):
+                sets.setdefault(index, {})[known.id] = known
+        listings = {project: self.listing(project) for project in projects}
+        for project, listing in listings.items():
+            for file in listing.files:
+                for set_id in file.sets:
+                    files.setdefault((project, set_id), []).append(file)
+
+        def part(index: str) -> IndexState:
+            if (own := sets.get(index)) is None:
+                return replace(self, listings=listings).of(index)
+            held = {
+                name: _listing(x, chain.from_iterable(files.get((name, item), ()) for item in own))
+                for name, x in listings.items()
+            }
+            return replace(self, sets=own, listings=held).of(index)
+
+        return part
+
     @property
     def listed(self) -> list[Known]:
         sets = (known for name, known in self.sets.items() if not is_foreign(name))
