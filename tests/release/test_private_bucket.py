@@ -112,7 +112,9 @@ def test_a_set_goes_all_the_way_through_a_bucket_that_strangers_may_not_read(
     shop.stage(tmp_path / "wh")
     wheel = manifest.built[0]
     for name in (wheel.filename, f"{wheel.project}/index.html"):
-        assert answer(shop.staging.link(name)) == 403, "the premise of this test"
+        assert answer(shop.staging.served(shop.staging.key(name))) == 403, (
+            "the premise of this test"
+        )
 
     gated = gate.run(request_for(shop, manifest, tmp_path), machine(tmp_path), Watcher())
     assert gated.judged.state is State.PASS, gated

@@ -81,11 +81,6 @@ def any_shop(request, servers, tmp_path, monkeypatch, console) -> Shop:
     return open_shop(request.param, servers, tmp_path, monkeypatch, console)
 
 
-@pytest.fixture
-def weed_shop(servers, tmp_path, monkeypatch, console) -> Shop:
-    return open_shop("seaweedfs", servers, tmp_path, monkeypatch, console)
-
-
 def files_of(place) -> set[str]:
     """What an installer sees at a place."""
     found = set()

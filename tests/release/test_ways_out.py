@@ -24,12 +24,10 @@ from support.wheelset import (
 )
 
 from rocwheel.base import files
-from rocwheel.base.errors import PromotionError
 from rocwheel.base.values import canonical_json, replace
 from rocwheel.cli import main
 from rocwheel.cli.app import App
-from rocwheel.records.verdict import State
-from rocwheel.release import audit, operations, promote
+from rocwheel.release import audit, operations
 from rocwheel.release.index.channels import Retention
 from rocwheel.release.index.page import links
 from rocwheel.release.ledger import log, verdicts
@@ -411,17 +409,6 @@ def test_repair_lists_nothing_that_is_not_there(desk) -> None:
     desk.path(manifest.built[0].filename).unlink()
     assert desk.run("index", "repair") == 7
     assert "missing, and the log lists it" in desk.capsys.readouterr().err
-
-
-def test_a_verdict_that_arrives_while_wheels_are_copied_is_looked_at(desk) -> None:
-    manifest = desk.gated("a")
-    plan = desk.shop.plan(manifest)
-    verdicts.add(desk.shop.staging, make_verdict(manifest, state=State.CRASH))
-    with pytest.raises(PromotionError, match="1 verdict arrived while its wheels were copied"):
-        promote.apply(plan, console=desk.shop.console)
-    assert shown(desk) == set()
-    assert desk.run("promote", "--manifest", manifest.sha256) == 9
-    assert "flaky" in desk.capsys.readouterr().err
 
 
 def test_a_verdict_without_a_list_of_tests_does_not_hide_that_some_are_gone(desk) -> None:

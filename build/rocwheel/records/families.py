@@ -79,10 +79,7 @@ def load(path: Path) -> dict[str, Family]:
 
 
 def chosen(names: Collection[str], own: Path | None) -> tuple[Family, ...]:
-    """Return families by name; `all` are those of the file, or of the matrix.
-
-    Raises ConfigError for a name that neither has.
-    """
+    """Return families by name; `all` are those of the file, or of the matrix."""
     there = load(own) if own else {}
     if ALL in names:
         return tuple(item for _, item in sorted((there or matrix.FAMILIES).items()))

@@ -150,7 +150,7 @@ class Install(Plain, frozen=True, kw_only=True):
     def poetry(self) -> tuple[str, ...]:
         """Return the lines that add the set to a Poetry project."""
         return (
-            _line("poetry", "source", "add", "--priority=explicit", "rocm", self.index),
+            shlex.join(("poetry", "source", "add", "--priority=explicit", "rocm", self.index)),
             *self._lines("poetry", "add", ours=("--source", "rocm", *map(str, self.ours))),
         )
 
@@ -179,7 +179,7 @@ class Install(Plain, frozen=True, kw_only=True):
     def by_hash(*files: str) -> tuple[str, ...]:
         """Return pip's lines for files of requirements with hashes."""
         words = ("pip", "install", NO_DEPS, "--require-hashes", "-r")
-        return tuple(_line(*words, file) for file in files)
+        return tuple(shlex.join((*words, file)) for file in files)
 
     def rocm_lines(self) -> dict[str, str]:
         """Return the lines that install the set's ROCm, by way; pip's are for the set's GPUs."""
@@ -190,9 +190,9 @@ class Install(Plain, frozen=True, kw_only=True):
             plugin = next((item for item in self.ours if item.project.endswith("-plugin")), None)
             if plugin and {*devices} <= {*self.extras}:
                 wanted = f"{plugin.project}[{','.join(devices)}]=={plugin.version}"
-            lines["pip"] = _line("pip", "install", "--index-url", self.rocm_url, wanted)
+            lines["pip"] = shlex.join(("pip", "install", "--index-url", self.rocm_url, wanted))
         if self.rocm_origin == "tarball" and self.rocm_url:
-            fetch = _line("curl", "--fail", "--location", self.rocm_url)
+            fetch = shlex.join(("curl", "--fail", "--location", self.rocm_url))
             unpack = "sudo tar --extract --gzip --directory /opt/rocm"
             lines["tarball"] = f"sudo mkdir -p /opt/rocm && {fetch} | {unpack}"
         return lines
@@ -221,7 +221,7 @@ class Install(Plain, frozen=True, kw_only=True):
         others = self._others
         if command[0] == "poetry":  # which takes a digit after `@` for a version
             others = tuple(item.removeprefix("jax @ ") for item in others)
-        return tuple(_line(*command, *words) for words in (ours, others) if words)
+        return tuple(shlex.join((*command, *words)) for words in (ours, others) if words)
 
 
 def jax_from_commit(manifest: Manifest) -> str | None:
@@ -237,7 +237,3 @@ def jax_from_commit(manifest: Manifest) -> str | None:
 
 def _file(*lines: str) -> str:
     return "".join(f"{line}\n" for line in lines)
-
-
-def _line(*words: str) -> str:
-    return shlex.join(words)

@@ -84,12 +84,8 @@ class Place:
         """What `--index-url` takes; always ends with a slash."""
         return self.served(f"{self.index}/")
 
-    def link(self, name: str) -> str:
-        """Return the URL under which an installer finds `name` below this place."""
-        return self.served(self.key(name))
-
     def served(self, key: str) -> str:
-        """Return the URL of a key."""
+        """Return the URL under which an installer finds a key."""
         if self.public_url:
             return f"{self.public_url.rstrip('/')}/{quote(key, safe='/')}"
         return self.store.http(key)

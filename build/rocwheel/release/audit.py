@@ -440,11 +440,7 @@ class Adopt(Operation):
 
 
 def plan_adoption(place: Place, *, who: Who, count: Counter | None = None) -> Adopt:
-    """Find the wheels in a family's folder, where its index has no set; read every one of them.
-
-    Raises PromotionError when a page that another tool made lists a file that is not there,
-    StoreError where the log was lost.
-    """
+    """Find the wheels in a family's folder, where its index has no set; read every one of them."""
     state = operations.read(place)
     base = f"{place.index}/"
     names = [info.key.removeprefix(base) for info in place.store.keys(base)]

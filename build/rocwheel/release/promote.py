@@ -301,10 +301,6 @@ def plan(
 
     With `passes_held` families are passed over for which it was rolled back. `night` is whose
     index lists the set as well.
-
-    Raises PromotionError when the set is not staged, was rolled back or breaks the version order,
-    ObjectDiffersError when a staged object or a released name has other bytes, WheelError when a
-    wheel is not what its name and the manifest say.
     """
     asked = [family] if isinstance(family, Family) else family
     for one in asked:
@@ -433,10 +429,7 @@ def apply(
 def approve(
     operation: Promote, cells: Sequence[str], *, signer: Signer, dry_run: bool = False
 ) -> list[str]:
-    """Store an approver's signed word on each of these cells, `suite:python`; return the keys.
-
-    Raises PromotionError for a cell that waits for none, TrustError for a key that may not sign.
-    """
+    """Store an approver's signed word on each of these cells, `suite:python`; return the keys."""
     channel, made = operation.channel, list[tuple[Place, bytes]]()
     who, manifest = operation.who, operation.manifest
     if not channel.requires(KeyRole.APPROVER):

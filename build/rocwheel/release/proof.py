@@ -92,10 +92,7 @@ def sign_file(path: Path, data: bytes, signer: Signer) -> Path:
 
 
 def built(wheelhouse: Path) -> bytes:
-    """Return the signed provenances of a wheelhouse, of its build and of builds again.
-
-    Raises TrustError for an invalid statement.
-    """
+    """Return the signed provenances of a wheelhouse, of its build and of builds again."""
     folder = wheelhouse if wheelhouse.is_dir() else wheelhouse.parent
     paths = (path for name in (PROVENANCE, REPRODUCED) if (path := folder / name).is_file())
     lines = {path: path.read_bytes() for path in paths}
@@ -379,10 +376,7 @@ def bundle(
     policy: Mapping[str, str],
     clock: Sequence[str] = (),
 ) -> bytes:
-    """Return the statements of a release, each on a line, the promoter's summary last.
-
-    Raises TrustError where the channel needs a promoter's signature and there is none.
-    """
+    """Return the statements of a release, each on a line, the promoter's summary last."""
     check_signer(channel, place, signer, who=who, action=Action.PROMOTE, clock=clock)
     lines = b"".join(evidence.lines[digest] for digest in sorted(evidence.lines))
     facts = {**facts, "parents": evidence.parents} if evidence.parents else facts

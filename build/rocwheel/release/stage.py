@@ -99,7 +99,7 @@ class Stage(Operation):
                     "sha256": item.entry.sha256,
                     "size": item.entry.size,
                     "size_before": item.before.size if item.before else None,
-                    "url": self.place.link(item.entry.path),
+                    "url": self.place.served(self.place.key(item.entry.path)),
                     "is_there": item.is_there,
                 }
                 for item in self.uploads

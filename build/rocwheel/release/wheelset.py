@@ -22,14 +22,21 @@ from packaging.utils import canonicalize_name
 
 from amdgpu_family_matrix import Family
 from rocwheel.base import files
-from rocwheel.base.errors import ConfigError, ObjectMissingError, PromotionError, WheelError
+from rocwheel.base.errors import (
+    ConfigError,
+    ObjectDiffersError,
+    ObjectMissingError,
+    PromotionError,
+    WheelError,
+)
 from rocwheel.base.parallel import each
-from rocwheel.base.store import ObjectInfo, fetch
+from rocwheel.base.store import ObjectInfo
 from rocwheel.base.versions import PythonVersion, RocmVersion, WheelKind, project_name
 from rocwheel.records.entry import Entry, parsed, version_of
 from rocwheel.records.install import jax_from_commit
 from rocwheel.records.manifest import MANIFEST, Manifest, WheelEntry
 from rocwheel.records.places import Place
+from rocwheel.release.ledger import manifests
 from rocwheel.wheel import derive
 from rocwheel.wheel.metadata import KeyValueText, WheelName, applies, dist_info
 from rocwheel.wheel.zip_reader import ZipArchive
@@ -120,19 +127,11 @@ def check_derived(place: Place, manifest: Manifest, parent: Manifest) -> None:
     if (manifest.sha256, parent.sha256) in _SAME:
         return
     with tempfile.TemporaryDirectory() as scratch:
-
-        def get(wheel: WheelEntry) -> None:
-            key = place.wheel(wheel.filename, wheel.sha256)
-            with Path(scratch, wheel.filename).open("wb") as file:
-                try:
-                    digest = fetch(place.store, key, file).sha256
-                except ObjectMissingError:
-                    digest = "nothing"
-            if digest != wheel.sha256:
-                what = f"{place.store.locate(key)}: {digest} is stored, not {wheel.sha256}"
-                raise WheelError(what, hint=AGAIN)
-
-        each(get, parent.built, threads=HASH_THREADS)
+        wanted = {wheel.filename: wheel.sha256 for wheel in parent.built}
+        try:
+            manifests.bring(place, wanted, Path(scratch))
+        except (ObjectMissingError, ObjectDiffersError) as exc:
+            raise WheelError(str(exc), hint=AGAIN) from exc
         made = derive.again(manifest, parent, Path(scratch), Path(scratch, "again"))
     if made.sha256 != manifest.sha256:
         was = {wheel.filename: wheel for wheel in made.wheels}

@@ -229,10 +229,7 @@ def plan(
     signer: Signer | None = None,
     **names: Collection[str],
 ) -> Change:
-    """Plan for `filenames` or `families`, which `signer` states; write nothing.
-
-    Raises PromotionError if it may not be, TrustError where a signature is needed.
-    """
+    """Plan for `filenames` or `families`, which `signer` states; write nothing."""
     some: dict[str, Any] = {name: tuple(sorted(values)) for name, values in names.items()}
     some |= {"channel": channel, "signer": signer}
     state = operations.read(place)

@@ -45,7 +45,7 @@ def test_places_have_the_public_url_of_their_channel() -> None:
     ((_, place),) = channel.pairs(channel.open(), "gfx94X-dcgpu", 7)
     assert place.url == "https://rocm.nightlies.amd.com/v2/gfx94X-dcgpu/"
     assert place.location == "s3://therock-nightly-python/v2"
-    assert place.link("files/a+b!c.whl").endswith("/v2/files/a%2Bb%21c.whl")
+    assert place.served(place.key("files/a+b!c.whl")).endswith("/v2/files/a%2Bb%21c.whl")
 
 
 def test_a_channel_without_a_prefix_for_a_rocm_major_refuses_it() -> None:

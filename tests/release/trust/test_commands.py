@@ -400,27 +400,41 @@ def test_public_statements_that_are_lost_are_put_back_by_the_next_command(world,
     assert verified(world, capsys)[1] == "rolled back"
 
 
-CHANGES = (
-    lambda lines: lines.pop(-2),  # the rollback is taken out
-    lambda lines: lines.__setitem__(slice(-2, None), lines[:-3:-1]),  # and put behind the restore
-    lambda lines: lines.append(lines[-3]),  # the promotion once more
-    lambda lines: lines.append(lines[-1]),
-    lambda lines: lines.pop(-3),  # the promotion is taken out
+OTHERS = "other statements than these"
+# what is done to the lines of a promotion, and what is said then
+CHANGED = (
+    (lambda lines: lines.clear(), "unsigned: no statement holds"),
+    (lambda lines: lines.pop(0), f"{OTHERS}|unsigned"),
+    (lambda lines: lines.pop(1), OTHERS),
+    (lambda lines: lines.pop(), "promoter  unsigned"),
+    (lambda lines: lines.append(lines.pop().replace(b'"sig":"', b'"sig":"AAAA')), "does not fit"),
+    (lambda lines: lines.insert(0, lines[0].replace(b" ", b"")), OTHERS),
+    (lambda lines: lines.append(b"{}\n"), "payload"),
+    (lambda lines: lines.append(b"\n"), "truncated|JSON"),
+)
+# and of a rollback and a restore that came after it
+CHANGED_AFTERWARDS = (
+    (lambda lines: lines.pop(-2), OTHERS),  # the rollback is taken out
+    (lambda lines: lines.append(lines.pop(-2)), OTHERS),  # and put behind the restore
+    (lambda lines: lines.append(lines[-3]), OTHERS),  # the promotion once more
+    (lambda lines: lines.append(lines[-1]), OTHERS),
+    (lambda lines: lines.pop(-3), OTHERS),  # the promotion is taken out
 )
 
 
-def test_what_came_after_a_promotion_is_a_chain(world, capsys) -> None:
+def test_statements_are_a_chain(world, capsys) -> None:
     world.released()
-    assert world.change("rollback") == world.change("restore") == 0
-    stored = world.bundle.read_bytes().splitlines(keepends=True)
-    wheel = world.folder / world.manifest.built[0].filename
-    for change in CHANGES:
-        change(lines := [*stored])
-        world.bundle.write_bytes(b"".join(lines))
-        capsys.readouterr()
-        assert world.run("trust", "verify", wheel, f"--statements={world.bundle}") == 9
-        said = capsys.readouterr().out
-        assert re.search(r"BROKEN +promoter .*other statements than these", said), said
+    wheel, bundle = world.folder / world.manifest.built[0].filename, world.tmp / "bundle.jsonl"
+    for changes in (CHANGED, CHANGED_AFTERWARDS):
+        stored = world.bundle.read_bytes().splitlines(keepends=True)
+        for number, (change, message) in enumerate(changes):
+            change(lines := [*stored])
+            bundle.write_bytes(b"".join(lines))
+            capsys.readouterr()
+            assert world.run("trust", "verify", wheel, f"--statements={bundle}") == 9, number
+            said = capsys.readouterr().out
+            assert re.search(rf"BROKEN .*({message})", said), (number, said)
+        assert world.change("rollback") == world.change("restore") == 0
 
 
 def revoke(world, name: str, since: str) -> None:
@@ -585,50 +599,6 @@ def test_a_url_that_is_no_index_is_two_lines(world, index, capsys) -> None:
         said = capsys.readouterr().err
         assert message in said
         assert len(said.splitlines()) == 2
-
-
-def drop(number):
-    def change(lines):
-        del lines[number]
-
-    return change
-
-
-def swap(lines) -> None:
-    lines[0], lines[-1] = lines[-1], lines[0]
-
-
-def flip(lines) -> None:
-    lines[-1] = lines[-1].replace(b'"sig":"', b'"sig":"AAAA')
-
-
-def double(lines) -> None:
-    lines.insert(0, lines[0].replace(b" ", b""))
-
-
-@pytest.mark.parametrize(
-    ("change", "message"),
-    [
-        (lambda lines: lines.clear(), "unsigned: no statement holds"),
-        (drop(0), "other statements than these|unsigned"),
-        (drop(1), "other statements than these"),
-        (drop(-1), "promoter  unsigned"),
-        (flip, "does not fit"),
-        (double, "other statements than these"),
-        (lambda lines: lines.append(b"{}"), "payload"),
-        (lambda lines: lines.append(b""), "truncated|JSON"),
-    ],
-)  # fmt: skip
-def test_a_bundle_that_lacks_a_link_is_broken(world, capsys, change, message) -> None:
-    world.released()
-    lines = world.bundle.read_bytes().splitlines()
-    change(lines)
-    bundle = world.tmp / "bundle.jsonl"
-    bundle.write_bytes(b"".join(line + b"\n" for line in lines))
-    capsys.readouterr()
-    wheel = world.folder / world.manifest.built[0].filename
-    assert world.run("trust", "verify", wheel, f"--statements={bundle}") == 9
-    assert re.search(message, capsys.readouterr().out)
 
 
 def test_a_key_is_made_shown_and_followed_by_another(world, capsys) -> None:

@@ -121,10 +121,7 @@ class Channel:
         return prefixes
 
     def pair(self, store: Store, manifest: Manifest, family: str = ALL) -> tuple[Place, Place]:
-        """Return staging and release of a set, as a family or `all` sees them.
-
-        Raises ConfigError for a set that is not for the family.
-        """
+        """Return staging and release of a set, as a family or `all` sees them."""
         if family != ALL:
             manifest.check_family(family)
         elif not manifest.families:

@@ -218,10 +218,7 @@ def _put(place: Place, snapshot: _Snapshot, held: bytes) -> None:
 
 
 def small(place: Place, key: str, *, sha256: str | None = None) -> bytes:
-    """Read an object as a whole, and check its SHA-256 where one is given.
-
-    Raises ObjectMissingError, HugeError, and ObjectDiffersError for other bytes.
-    """
+    """Read an object as a whole, and check its SHA-256 where one is given."""
     data, _ = place.store.read(key)
     if sha256 is not None and (digest := files.sha256(data)) != sha256:
         raise replaced(place.store.locate(key), digest, sha256)

@@ -30,10 +30,7 @@ def find(place: Place, sha256: str) -> Manifest | None:
 
 
 def released(release: Place, *, jax: str) -> tuple[Place, Manifest]:
-    """Return the set that was released last, one of this JAX if there is any, and where it lies.
-
-    Raises ConfigError where there is none, StoreError.
-    """
+    """Return the set that was released last, one of this JAX if there is any, and where it lies."""
     listed = log.read(release).of(release.family).listed
     known = max(listed, key=lambda known: (known.jax == jax, known.first), default=None)
     if known is None:

@@ -274,10 +274,7 @@ class Reader:
         self._get = lru_cache(maxsize=8)(self._fetch)  # of one set come one after the other
 
     def offers(self, index: str) -> list[OfferedWheel]:
-        """Return every wheel of an index, those of one set one after the other.
-
-        Raises ConfigError where there is none, FetchError.
-        """
+        """Return every wheel of an index, those of one set one after the other."""
         projects = (str(item.get("name")) for item in self._page(f"{index}/index.json").projects)
         found = (wheel for name in projects for wheel in self._of(index, name))
         return sorted(found, key=lambda wheel: wheel.where)

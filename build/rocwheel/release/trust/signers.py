@@ -25,10 +25,7 @@ OWNER_ONLY: Final = 0o600
 
 
 def generate(path: Path) -> PublicKey:
-    """Write a new Ed25519 key that its owner alone can read; return its public part.
-
-    Raises ConfigError for a name that is taken, a missing folder, and a place in a checkout.
-    """
+    """Write a new Ed25519 key that its owner alone can read; return its public part."""
     from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
     from cryptography.hazmat.primitives.serialization import Encoding, NoEncryption, PrivateFormat
 
@@ -52,9 +49,6 @@ def signer(uri: str, *, pin: Path | None = None, token: str = "") -> Signer:
     """Open the key that a URI names; a PKCS#11 token's PIN is read from the file `pin`.
 
     `token` is an OIDC token for Sigstore, which else asks the provider of the machine.
-
-    Raises ConfigError for a URI or a file that cannot be right, TrustError where the key cannot
-    be had.
     """
     scheme, _, rest = uri.partition(":")
     if scheme == "file" and rest:

@@ -156,10 +156,7 @@ def _verifier(config: str) -> Any:
 
 
 def _configuration(path: str, *, offline: bool = False) -> Any:
-    """Read a trust configuration as sigstore's own client does; "" is the public instance's.
-
-    Raises ConfigError.
-    """
+    """Read a trust configuration as sigstore's own client does; "" is the public instance's."""
     from sigstore.models import ClientTrustConfig
 
     if not path:

@@ -305,7 +305,10 @@ def follow(
         Stated(name=f"statement {number}", data=line + b"\n", seen=seen)
         for number, line in enumerate(bundle.splitlines(), 1)
     ]
-    first = _first(every)
+    read = {item.sha256: _unchecked(item) for item in every}
+    # what follows is held against what the first summary says
+    summary = (said for said in read.values() if said and said.predicate_type == statements.SUMMARY)
+    first = next(summary, None)
     own = first.own if first else {}
     channel, family = (str(own.get(name, "")) for name in ("channel", "family"))
     case = Case(trust=trust, channel=channel, family=family, now=now)
@@ -318,7 +321,7 @@ def follow(
     }
     named = own.get("parents")
     parents = [str(each) for each in named] if isinstance(named, list) else []
-    of = {item.sha256: _about(item) for item in every}
+    of = {name: said.subjects.get(MANIFEST, "") if said else "" for name, said in read.items()}
     made = [
         replace(link, about=f"of {parent[:12]}, its parent: {link.about}")
         for parent in parents
@@ -384,15 +387,9 @@ def _helps(link: ChainLink) -> bool:
     return True
 
 
-def _first(every: Iterable[Stated]) -> Statement | None:
-    """Return the first summary, unchecked: what follows is held against what it says."""
-    for item in every:
-        try:
-            read = envelope.parse(item.data, name=item.name).statement
-        except (TrustError, ConfigError):
-            continue
-        if read.predicate_type == statements.SUMMARY:
-            return read
+def _unchecked(item: Stated) -> Statement | None:
+    with suppress(TrustError, ConfigError):
+        return envelope.parse(item.data, name=item.name).statement
     return None
 
 
@@ -432,12 +429,6 @@ def _lacks(made: Sequence[ChainLink], own: Mapping[str, Any], sha256: str) -> It
 
 def _subjects(link: ChainLink) -> dict[str, str]:
     return link.signed.statement.subjects if link.signed else {}
-
-
-def _about(item: Stated) -> str:
-    with suppress(TrustError, ConfigError):
-        return envelope.parse(item.data, name="").statement.subjects.get(MANIFEST, "")
-    return ""
 
 
 def _problems(
