@@ -6,6 +6,7 @@ that); truth, page, feed, badge, check and exit status are the real ones.
 
 from __future__ import annotations
 
+import json
 import re
 from datetime import datetime, timedelta, timezone
 
@@ -224,6 +225,10 @@ def test_check_gives_the_newest_night_two_hours_and_asks_no_page_of_one_that_nev
     plan = nights.plan("one")[0]
     line = ["nightly", "check", f"--store={nights.store.url}"]
     nights.add(replace(plan, night="two", made=timestamp(now - timedelta(hours=1))))
+    assert main([*line, "--json"]) == 8
+    assert json.loads(capsys.readouterr().out)["night"] == "two"
+    assert main(["nightly", "changes", line[2]]) == 0
+    assert "status/index.html" not in capsys.readouterr().out, "there is no page yet"
     assert main(line) == 8
     said = capsys.readouterr().err
     assert re.search(r"error: one: has no summary: .*nightly report state .*--night one`", said)

@@ -147,6 +147,24 @@ def test_a_retry_is_refused_where_the_cell_runs_and_hides_no_lost_one(world):
     world.local("one", check=True)
 
 
+def test_a_verdict_that_the_store_lost_is_the_stores_fault_and_its_gate_is_run_again(world):
+    gates = [f"gate.jax.gfx90a.3.12.{suite}" for suite in ("smoke", "unit", "e2e")]
+    world.plan("one", check=True)
+    for name in ("build.jax", *gates):
+        world.nightly("cell", "one", name, f"--program={program()}", check=True)
+    (lost,) = (world.folder / "store").glob("v2-staging/**/verdicts/**/unit/*.json")
+    lost.unlink()
+    assert world.local("one").code == 5
+    (cell,) = [c for c in json.loads(world.nightly("status", "one", "--json").out)["cells"]
+               if not c["passed"]]  # fmt: skip
+    assert (cell["cell"], cell["cause"]) == ("promote.jax.gfx90a", "store")
+    line = f"nightly retry one {gates[1]} --reason=WHY"
+    assert f"repair the store, then `rocwheel {line}" in world.nightly("changes", "one").out
+    world.nightly(*line.split()[1:], check=True)
+    world.local("one", check=True)
+    assert released(world)
+
+
 def test_a_stopped_night_does_not_run_and_a_dropped_cell_bars_what_needs_it(world):
     world.plan("one", check=True)
     assert "no reason given" in world.nightly("stop", "one").err
@@ -396,7 +414,10 @@ def test_a_terminal_shows_what_runs_and_for_how_long(world):
         ("options: [", "options: [--python-versions=3.13, ", "--python-versions is given twice: "),
         ("options: [", "options: [--executor=lxc, ", "'lxc' is not one of"),
         ("options: [", "options: [--help, ", "an option that builds nothing"),
-        ("cpus: 1,", "cpus: 0,", "expected a whole number >= 1"),
+        ("options: [", "options: [--compiler=gcc, ", "'gcc': unknown compiler"),
+        ("options: [", "options: [--remote-cache=ftp://x, ", "ftp://x"),
+        ("options: [", "options: [--container-cpus=0, ", "'0': no number of CPUs"),
+        ("hours: 1}", "hours: 0}", "expected a whole number >= 1"),
     ],
 )
 def test_a_build_that_could_not_start_is_refused_when_its_night_is_planned(world, old, new, said):

@@ -200,7 +200,7 @@ def test_gpus_that_were_held_but_not_testing_are_waste_with_a_name():
 
 def test_impact_says_who_has_it_and_what_the_others_keep():
     made = of_one_set(summary(3, families=3))
-    assert made.impact == "2 of 3 families released; gfx1151 keeps 0.9.1 of 3 January"
+    assert made.impact == "2 of 3 families released; gfx1151 keeps JAX 0.9.1 of 3 January"
     assert made.short.endswith(" red · 2 of 3 families released · 4 January")
     cell = made.cells[1]
     failed = replace(cell, state=State.FAIL, reason=f"{cell.name}: build.x left no manifest")

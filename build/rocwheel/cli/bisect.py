@@ -112,8 +112,8 @@ def bisect(
     """
     if bool(asked.metric) != bool(asked.threshold) or not NUMBER.fullmatch(asked.threshold):
         raise click.UsageError("--metric NAME goes with --threshold: a number, or <NUMBER")
-    if not gpu_hours >= 0:  # nor is NaN
-        raise click.UsageError("--gpu-hours: a number from 0")
+    if not gpu_hours > 0:  # nor is NaN
+        raise click.UsageError("--gpu-hours: a number above 0")
     if engine == "github" and LATEST in {asked.good, asked.bad}:
         raise click.UsageError("name the nights: `latest` is another one when the next run starts")
     if engine == "github" and not (dry_run or app.environ.get("GITHUB_OUTPUT")):
@@ -168,11 +168,13 @@ def bisect(
     app.emit(to_builtins(finding), "\n".join(finding.lines()))
     body = finding.to_bytes()
     key = where.nights.key(asked.bad, f"bisects/{files.sha256(body)[:16]}")
-    where.store.create(f"{key}.json", body, headers=AS_JSON)
     where.store.create(f"{key}.md", finding.issue.encode(), headers=AS_TEXT)
+    where.store.create(f"{key}.json", body, headers=AS_JSON)  # last: a page links to the text
     if path := app.environ.get("GITHUB_STEP_SUMMARY"):
         app.write(path, finding.issue, "a")
     app.console.info(f"kept: {where.store.locate(key)}.json; text for an issue: {key}.md")
+    again = command_line(app, f"nightly report state --night={asked.bad}")
+    app.console.info(f"to show it on the page: {again}")
     return 0 if finding.is_named else CommandError.exit_code
 
 

@@ -14,6 +14,7 @@ import click
 from msgspec import to_builtins
 
 import amdgpu_family_matrix as matrix
+from rocwheel import dist
 from rocwheel.base import git, yaml_file
 from rocwheel.base.console import columns, count, duration
 from rocwheel.base.download import Client, Retry
@@ -22,13 +23,13 @@ from rocwheel.base.process import Command, base_env
 from rocwheel.base.values import replace
 from rocwheel.base.versions import moment, timestamp
 from rocwheel.cli import (
-    COMMANDS,
     as_called,
     bisect,  # noqa: F401 - its command is of the same group
     command_line,
     known,
 )
 from rocwheel.cli.app import App, start
+from rocwheel.cli.dist import dist_wheels, request_from, rocm_source
 from rocwheel.cli.nightly_options import (
     LATEST,
     SCHEDULERS,
@@ -42,7 +43,7 @@ from rocwheel.cli.nightly_options import (
     whole,
     worker,
 )
-from rocwheel.cli.options import COUNT, PATH, dry_run, group, imported, option, seconds
+from rocwheel.cli.options import COUNT, PATH, dry_run, group, option, seconds
 from rocwheel.cli.target import (
     FamiliesOptions,
     PersonOptions,
@@ -164,11 +165,14 @@ def _say_planned(app: App, made: NightPlan, state: str, *, explain: bool) -> Non
     app.emit(document, "\n".join(lines))
 
 
-def _check_line(recipe: WheelRecipe, settings: settings_file.NightSettings, path: Path) -> None:
+def _check_line(
+    app: App, recipe: WheelRecipe, settings: settings_file.NightSettings, path: Path
+) -> None:
     """Refuse `options` of a set with which its build would not start. Raises ConfigError."""
     try:
-        build = imported(COMMANDS["dist_wheels"][0])
-        build.make_context("dist_wheels", [*recipe.argv[1:]], obj=start())
+        context = dist_wheels.make_context("dist_wheels", [*recipe.argv[1:]], obj=start())
+        build = context.params["build"]
+        dist.check_words(request_from(app, build, therock=rocm_source(build), resolve=False))
     except (click.UsageError, ConfigError, click.exceptions.Exit) as exc:
         names = [
             {item.name, *(f"{item.name}-{of}" for of in recipe.families)} for item in settings.sets
@@ -209,7 +213,7 @@ def _plan(
         recipes, absent = resolving.resolve(settings, families, world)
         recipes = resolving.with_authors(recipes, last, world)
     for recipe in recipes:
-        _check_line(recipe, settings, path)
+        _check_line(app, recipe, settings, path)
     for item in settings.excused:
         if item.until < app.now().date():
             what = f"{path}: the excuse of {item.owner} for {item.cells} ended on {item.until}"
@@ -522,17 +526,16 @@ def check(app: App, max_age: float, target: StoreOptions) -> int:
     night = names[-1] if names else ""
     text = f"{night}: nothing beyond what `nightly status` shows" if not problems else ""
     app.emit({"night": night, "problems": problems}, text)
-    if problems:
-        for line in problems[1:]:
-            app.console.warn(line)
-        lines = slurm.release_lines(slurm.held(waits), whole(app))
-        shown = page.page_url(where.channel, where.store)
-        night = next((name for name in names if problems[0].startswith(f"{name}: ")), night)
-        look = (
-            f"look: `nightly status {night}`, and {shown}" if night else "make one: `nightly plan`"
-        )
-        raise HostError(problems[0], hint="; ".join(lines) or look)
-    return 0
+    if not problems:
+        return 0
+    for line in problems[1:]:
+        app.console.warn(line)
+    hint = "; ".join(slurm.release_lines(slurm.held(waits), whole(app)))
+    night = next((name for name in names if problems[0].startswith(f"{name}: ")), night)
+    look = ", and ".join(filter(None, (f"look: `nightly status {night}`", where.page)))
+    hint = hint or (look if night else "make one: `nightly plan`")
+    app.console.fail(HostError(problems[0], hint=as_called(hint, app)))
+    return HostError.exit_code
 
 
 def _orders(function: Callable[..., None]) -> Callable[..., None]:
@@ -645,12 +648,11 @@ def changes(app: App, night: str, output: Path | None, target: StoreOptions) -> 
     """
     found = NightTarget(app, target)
     what = truth_of(app, found, found.nights.book(found.night(night)))
-    where = page.page_url(found.channel, found.store)
-    summary = app.environ.get("GITHUB_STEP_SUMMARY")
+    text, summary = what.markdown(found.page), app.environ.get("GITHUB_STEP_SUMMARY")
     for path, mode in ((output, "w"), (summary, "a")):
         if path:
-            app.write(path, what.markdown(where), mode)
-    app.emit(what.document(where), what.markdown(where).rstrip())
+            app.write(path, text, mode)
+    app.emit(what.document(found.page), text.rstrip())
 
 
 @nightly.command("prune")
@@ -737,5 +739,5 @@ def state(
     )
     if output:
         app.write(output, body.decode())
-    url = page.page_url(where.channel, where.store)
+    url = where.page
     app.emit({"page": url, "nights": shown, "bytes": len(body)}, url)

@@ -17,7 +17,7 @@ from rocwheel.cli.app import App
 from rocwheel.cli.options import given_words, group
 from rocwheel.cli.target import StoreOptions, judging, must_hold
 from rocwheel.night import cell as cells
-from rocwheel.night import truth
+from rocwheel.night import page, truth
 from rocwheel.night.truth import Truth
 from rocwheel.records import families
 from rocwheel.release.ledger import nights as night_files
@@ -42,6 +42,12 @@ class NightTarget:
         must_hold(self.channel, self.store, may_be_new=True)
         self.nights = Nights(self.store)
         self.words = given_words(app, ("channel", "store", "channels_file"))
+
+    @property
+    def page(self) -> str:
+        """The URL of the page of all families; "" while there is none."""
+        there = self.store.info(page.PAGE)
+        return page.page_url(self.channel, self.store) if there else ""
 
     def night(self, name: str) -> str:
         """Return a night by name; `latest` is the newest. Raises ConfigError when there is none."""

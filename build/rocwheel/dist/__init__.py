@@ -10,6 +10,7 @@ from rocwheel.dist.assemble import plan_rebuild as plan_rebuild
 from rocwheel.dist.assemble import rebuild as rebuild
 from rocwheel.dist.build_request import Plan as Plan
 from rocwheel.dist.build_request import Request as Request
+from rocwheel.dist.build_request import check_words as check_words
 from rocwheel.dist.build_request import plan as plan
 from rocwheel.dist.build_request import resolved as resolved
 from rocwheel.dist.inputs import gather as gather

@@ -118,26 +118,8 @@ def plan(request: Request, *, recorded: rocm.RocmPlan | None = None) -> Plan:
     """
     ci = request.home.ci
     pins = source.pins_of(ci)
-    for what, value, valid in (
-        ("compiler", request.compiler, COMPILERS),
-        ("CPU features", request.cpu_features, CPU_FEATURES),
-        ("origin of jaxlib", request.jaxlib, JAXLIB_ORIGINS),
-    ):
-        if value is not None and value not in valid:
-            raise ConfigError(f"{value!r}: unknown {what}", hint=suggest(value, valid))
-    if request.compiler == "hermetic" and request.compiler_path:
-        raise ConfigError(
-            f"{request.compiler_path}: a path, and --compiler hermetic is the one JAX chooses",
-            hint="drop one of the two; with the path it is --compiler clang",
-        )
+    check_words(request)
     _check_places(request)
-    _check_bazel_words(request)
-    for option in (*request.bazel_options, *request.bazel_startup_options):
-        if has_secret(option):
-            raise ConfigError(
-                f"{option.partition('=')[0]}: credentials among Bazel's options",
-                hint="put them into a file: --remote-header-file",
-            )
     planned = recorded or rocm.plan(
         request.therock,
         sha256=request.therock_sha256,
@@ -165,6 +147,29 @@ def plan(request: Request, *, recorded: rocm.RocmPlan | None = None) -> Plan:
         gfx_targets=_targets(request, {item.name: item.targets for item in asked}, planned),
         families=asked,
     )
+
+
+def check_words(request: Request) -> None:
+    """Refuse values that are wrong on every machine. Raises ConfigError."""
+    for what, value, valid in (
+        ("compiler", request.compiler, COMPILERS),
+        ("CPU features", request.cpu_features, CPU_FEATURES),
+        ("origin of jaxlib", request.jaxlib, JAXLIB_ORIGINS),
+    ):
+        if value is not None and value not in valid:
+            raise ConfigError(f"{value!r}: unknown {what}", hint=suggest(value, valid))
+    if request.compiler == "hermetic" and request.compiler_path:
+        raise ConfigError(
+            f"{request.compiler_path}: a path, and --compiler hermetic is the one JAX chooses",
+            hint="drop one of the two; with the path it is --compiler clang",
+        )
+    _check_bazel_words(request)
+    for option in (*request.bazel_options, *request.bazel_startup_options):
+        if has_secret(option):
+            raise ConfigError(
+                f"{option.partition('=')[0]}: credentials among Bazel's options",
+                hint="put them into a file: --remote-header-file",
+            )
 
 
 def _check_limits(asked: ContainerOptions) -> None:

@@ -32,6 +32,8 @@ from rocwheel.records.verdict import FIRST_EXIT_CODE, State
 from rocwheel.release.ledger.nights import Book, Cell, NightPlan, Nights, Order
 
 STORE: Final = ("--channel", "--store", "--channels-file")  # words that name one
+# Each commit has a tree, and so a Bazel server, which nothing asks again.
+LEAVES: Final = "--bazel-startup-options=--max_idle_secs=15"
 # What tells of the set by a command's exit status: all else is the machine's, network's or store's.
 REFUSED: Final = frozenset(
     kind.exit_code for kind in (WheelError, RocmError, SourceError, BazelError)
@@ -141,7 +143,7 @@ class Probes(Plain, frozen=True, kw_only=True):
         return replace(
             build,
             name="build.probe",
-            argv=(*build.argv, suffix, "--wheelhouse={wheelhouse}"),
+            argv=(*build.argv, suffix, LEAVES, "--wheelhouse={wheelhouse}"),
             stages=(("stage", "{wheelhouse}", *place),),
             kept="",
             why="bisect",

@@ -175,13 +175,15 @@ def _one(book: Book, cell: Cell, standings: Mapping[str, CellStanding]) -> CellS
             return standing(Phase.WAITING, state, f"for the retry that {order.by} asked for")
         return standing(Phase.OPEN if state else Phase.WAITING, state, reason)
     tests = (  # of its set, for which a promotion may be refused
-        f"{name}: {item.word}"
-        for name, item in standings.items()
+        item
+        for item in standings.values()
         if cell.kind == "promote" and item.cell.kind in TEST_KINDS and not item.green
         if (item.cell.family, item.cell.wheels) == (cell.family, cell.wheels)
         and f"{item.cell.suite} on CPython {item.cell.python} is " in reason
     )
-    return standing(Phase.ENDED, state, next(tests, reason))
+    ended, test = standing(Phase.ENDED, state, reason), next(tests, None)
+    why = f"{test.cell.name}: {test.word}" if test else ""
+    return replace(ended, reason=why, cause=test.cause or CauseClass.TESTS) if test else ended
 
 
 def ends_seen(book: Book, cell: Cell) -> int:

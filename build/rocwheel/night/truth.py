@@ -188,12 +188,12 @@ class NightSummary(Value, frozen=True, kw_only=True):
         kept: dict[str, list[str]] = {}
         for name in lack:
             has = of[name].install if name in of and of[name].green else None
-            what = f"{has.jax} of {day(of[name].green_since)}" if has else ""
+            what = f"JAX {has.jax} of {day(of[name].green_since)}" if has else ""
             kept.setdefault(what, []).append(name)
         for what, (first, *more) in kept.items():
             verb = ("keep" if what else "have") if more else ("keeps" if what else "has")
             who = f"{first} and {len(more)} more" if more else first
-            parts.append(f"{who} {verb} {what or 'nothing'}")
+            parts.append(f"{who} {verb} {what or 'no release'}")
         return "; ".join(parts)
 
     @property
@@ -332,7 +332,14 @@ class Cause:
             return f"promote --manifest={next(made, 'SET')} {approve} --reason=WHY"
         if first.cause in {CauseClass.TESTS, CauseClass.WHEELS} and first.kind != "promote":
             return f"nightly cell {night} {first.name} --dry-run"
-        return f"nightly retry {night} {first.name} --reason=WHY"
+        again = (  # whose verdict the promotion did not find
+            cell.name
+            for cell in of.cells
+            if first.kind == "promote" and cell.phase is Phase.ENDED and not cell.shard
+            if (cell.family, cell.wheels) == (first.family, first.wheels)
+            and f"{cell.suite} on CPython {cell.python} is not-run" in first.reason
+        )
+        return f"nightly retry {night} {next(again, first.name)} --reason=WHY"
 
 
 class Truth(Plain, frozen=True, kw_only=True, dict=True):
@@ -511,7 +518,8 @@ class Truth(Plain, frozen=True, kw_only=True, dict=True):
     def markdown(self, page: str) -> str:
         """Return it for a chat, a mail or the summary of a workflow."""
         night, before = self.night, self.before
-        lines = [f"# Night {night.night}: {self.headline}", "", f"<{page}>", ""]
+        lines = [f"# Night {night.night}: {self.headline}", ""]
+        lines += [f"<{page}>", ""] if page else []
         if self.has_newer:
             lines += ["A newer night has begun since.", ""]
         for cause in self.causes:
