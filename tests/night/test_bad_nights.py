@@ -102,19 +102,6 @@ def told(nights: Nights, name: str, warn=lambda _said: None) -> truth.Truth:
     return truth.truth(nights, name, matrix.FAMILIES, channel, now=NOW, warn=warn)
 
 
-def test_a_green_night_is_green_everywhere_and_says_nothing(places):
-    nights, publish = places
-    for number, name in enumerate(("one", "two")):
-        night(nights, name, "local", {}, NOW - timedelta(hours=30 - 24 * number))
-        publish(name)
-    what = told(nights, "two")
-    assert what.night.colour == "good"
-    assert {cell.word for cell in what.night.cells} == {"pass"}
-    assert "Nothing changed since one" in what.markdown(PAGE)
-    assert truth.problems(nights, NOW, LIMIT, {}) == []
-    assert b"brightgreen" in page.badge(what)
-
-
 def test_a_change_is_told_once_and_shown_with_the_night_since_which_it_is_there(places):
     nights, publish = places
     loud, body = {}, ""

@@ -77,6 +77,11 @@ def history(tmp_path_factory):
     return History(tmp_path_factory.mktemp("history") / "jax.git")
 
 
+@pytest.fixture
+def ends(history):
+    return [night(history, name, history.commits[n]) for name, n in (("a", 0), ("b", -1))]
+
+
 def night(history, name, commit, rocm="1", tool="t"):
     argv = (
         "dist_wheels",
@@ -149,10 +154,9 @@ def find(nights, ask, good="a", builds=(), **more):
 
 
 @pytest.mark.parametrize("seed", range(4))
-def test_a_commit_at_any_place_is_found_with_few_builds(history, seed):
+def test_a_commit_at_any_place_is_found_with_few_builds(history, ends, seed):
     """Also a merge, and a commit on a branch."""
     place = random.Random(seed).choice([history.commits[1:], history.merges][seed % 2])
-    ends = [night(history, "a", history.commits[0]), night(history, "b", history.commits[-1])]
     ask = Played(ends, lambda at: history.has(place, at.commit))
     found = find(ends, ask)
     assert (found.state, found.commits[0].commit) == ("found", place), found
@@ -251,23 +255,20 @@ def test_an_own_xla_that_is_public_nowhere_comes_from_the_nights_folder(history,
     assert any("and not with its JAX's" in text for text in found.told)
 
 
-def test_a_folder_of_jax_is_a_range_whose_commits_are_not_searched(history):
-    ends = [night(history, name, history.commits[n]) for name, n in (("a", 0), ("b", 29))]
+def test_a_folder_of_jax_is_a_range_whose_commits_are_not_searched(history, ends):
     ends = [replace(one, recipe=replace(one.recipe, jax_repository="")) for one in ends]
     found = find(ends, Played(ends, lambda at: at.commit == history.commits[29]))
     assert (found.state, found.commits) == ("range", ())
     assert "commits of JAX are not searched: a night built a folder" in found.about
 
 
-def test_a_suspect_that_is_in_no_history_is_refused(history):
-    ends = [night(history, name, history.commits[n]) for name, n in (("a", 0), ("b", 29))]
-    bisect.check_suspect(ends, history.commits[5], HostRunner({}))
+def test_a_suspect_that_is_in_no_history_is_refused(history, ends):
+    assert bisect.between(ends, history.commits[5], HostRunner({})) == [29]
     with pytest.raises(ConfigError, match="nonsense: no commit of JAX or XLA"):
-        bisect.check_suspect(ends, "nonsense", HostRunner({}))
+        bisect.between(ends, "nonsense", HostRunner({}))
 
 
-def test_commits_that_do_not_build_are_stepped_around_or_told_as_a_range(history):
-    ends = [night(history, "a", history.commits[0]), night(history, "b", history.commits[-1])]
+def test_commits_that_do_not_build_are_stepped_around_or_told_as_a_range(history, ends):
     culprit = history.commits[17]
     ask = Played(ends, lambda at: history.has(culprit, at.commit), broken=set(history.commits[2:5]))
     assert find(ends, ask).commits[0].commit == culprit
@@ -281,8 +282,7 @@ def test_commits_that_do_not_build_are_stepped_around_or_told_as_a_range(history
     assert "not built: Bazel failed" in " ".join(found.told)
 
 
-def test_a_suspect_and_its_parent_are_enough(history):
-    ends = [night(history, "a", history.commits[0]), night(history, "b", history.commits[-1])]
+def test_a_suspect_and_its_parent_are_enough(history, ends):
     ask = Played(ends, lambda at: history.has(history.commits[22], at.commit))
     assert find(ends, ask, suspect=history.commits[22]).state == "found"
     assert len(ask.builds) == 2
@@ -340,8 +340,7 @@ def test_kept_sets_come_first_then_the_input_and_without_a_good_night_it_goes_ba
     assert find(both, ask).commits[0].commit == history.commits[5]
 
 
-def test_another_failure_is_not_taken_for_the_first(history):
-    ends = [night(history, "a", history.commits[0]), night(history, "b", history.commits[-1])]
+def test_another_failure_is_not_taken_for_the_first(history, ends):
     culprit, other = history.commits[20], history.commits[8]
 
     def else_(at):
@@ -355,8 +354,7 @@ def test_another_failure_is_not_taken_for_the_first(history):
 
 
 @pytest.mark.parametrize("rate", [0.1, 0.5])
-def test_a_flaky_test_gives_a_rate_or_is_not_reproduced_and_never_a_culprit(history, rate):
-    ends = [night(history, "a", history.commits[0]), night(history, "b", history.commits[-1])]
+def test_a_flaky_test_gives_a_rate_or_is_not_reproduced_and_never_a_culprit(ends, rate):
     named = 0
     for seed in range(40):
         chance = random.Random(seed)
@@ -375,8 +373,7 @@ def test_a_flaky_test_gives_a_rate_or_is_not_reproduced_and_never_a_culprit(hist
         (lambda c: c == 29, "night a: no such test; the test came later", ProbeAnswer.ABSENT),
     ],
 )
-def test_ends_that_are_not_as_said_end_it_at_once(history, bad, why, other):
-    ends = [night(history, "a", history.commits[0]), night(history, "b", history.commits[-1])]
+def test_ends_that_are_not_as_said_end_it_at_once(history, ends, bad, why, other):
     is_bad = lambda at: bad(history.commits.index(at.commit))  # noqa: E731
     found = find(ends, Played(ends, is_bad, else_=lambda _: Run(answer=other)))
     assert found.state == "not reproduced"
@@ -513,6 +510,7 @@ def probes(world) -> dict[str, list[str]]:
         (words("test_a", "--gpu-hours=nan"), "--gpu-hours: a number above 0"),
         (words("test_a", "--gpu-hours=0"), "--gpu-hours: a number above 0"),
         (words("test_a", "--engine=github", bad="latest"), "name the nights"),
+        (words("test_a", "--engine=github"), "bisect.yml"),
         (words("test_a", "--metric=bytes"), "--metric NAME goes with --threshold"),
         (words("test_a", "--metric=bytes", "--threshold=much"), "a number, or <NUMBER"),
     ],
@@ -533,16 +531,16 @@ def test_a_build_that_fails_for_no_reason_of_its_own_ends_it_and_is_tried_again(
         done = world.nightly("bisect", *words("test_a"))
         assert done.code == 8, done.out
         assert says.split(":", 2)[2] in done.err
-        assert not (world.folder / "store/_rocwheel/nights/two/bisects").exists()
+        assert not (world.path / "_rocwheel/nights/two/bisects").exists()
     world.script(rocm={"*-7.2.0*": "fail"})
 
 
 def test_it_is_estimated_then_found_kept_and_shown(world):
     asked = words("test_a")
-    before = sorted((world.folder / "store").rglob("*"))
+    before = sorted(world.path.rglob("*"))
     most = json.loads(world.nightly("bisect", "--dry-run", "--json", *asked, check=True).out)
     assert (most["sets"], most["builds"], most["gates"]) == (2, 2, 14)
-    assert before == sorted((world.folder / "store").rglob("*"))
+    assert before == sorted(world.path.rglob("*"))
 
     done = world.nightly("bisect", "--json", *asked)
     assert done.code == 0, done.err
@@ -555,13 +553,13 @@ def test_it_is_estimated_then_found_kept_and_shown(world):
     for side, code in (("good", 0), ("bad", State.FAIL.exit_code)):  # the lines that show both
         line = shlex.split(found[side])
         assert world.run(*line[line.index("gate") :]).code == code, found[side]
-    folder = world.folder / "store" / "_rocwheel" / "nights" / "two" / "bisects"
+    folder = world.path / "_rocwheel" / "nights" / "two" / "bisects"
     kept, text = sorted(folder.iterdir())
     assert json.loads(kept.read_bytes()) == found
     assert text.read_text().startswith("# t.py::test_a fails since ROCm (7.1.5 → 7.2.0)")
     line = "bisect of t.py::test_a: found: ROCm (7.1.5 → 7.2.0); GPUs held for "
     world.run("report", "state", "--night=two", *world.target, check=True)
-    page = (world.folder / "store/status/index.html").read_text()
+    page = (world.path / "status/index.html").read_text()
     assert line in page
     assert f' (<a href="../_rocwheel/nights/two/bisects/{text.name}">' in page
     for command in ("status", "changes"):
@@ -586,12 +584,6 @@ def test_a_number_beyond_a_threshold_is_bad_whether_the_test_passes_or_fails(wor
     assert "night two: no such test" in absent.out
     assert "reports no seconds" in absent.out
     world.script(rocm={"*-7.2.0*": "fail"})
-
-
-def test_outside_a_workflow_an_engine_of_jobs_names_nothing(world):
-    done = world.nightly("bisect", *words("test_jobs", "--engine=github"))
-    assert done.code == 2
-    assert "bisect.yml" in done.err
 
 
 def test_a_store_that_is_gone_is_not_one_without_nights(world):

@@ -27,6 +27,7 @@ from rocwheel.release.ledger.nights import (
     Begun,
     CauseClass,
     Cell,
+    Needs,
     NightPlan,
     Nights,
     Phase,
@@ -43,13 +44,13 @@ def worker(folder: Path, *, program: tuple[str, ...] = ("true",), **fields) -> c
     return cells.Worker(**{"here": here, "host": "h", "engine": "github", **fields})
 
 
-def planned(folder: Path, **fields) -> Nights:
+def planned(folder: Path, *names: str, **fields) -> Nights:
     nights = Nights(FileStore(folder / "store"))
-    cell = Cell(**{"name": NAME, "kind": "gate", "argv": (), **fields})
+    said = {"kind": "gate", "argv": (), **fields}
     nights.add(
         NightPlan(
-            night="one", made=timestamp(datetime.now(tz=timezone.utc)), by="me",
-            tool=__version__, target=(), recipes=(), cells=(cell,),
+            night="one", made=timestamp(datetime.now(tz=timezone.utc)), by="me", tool=__version__,
+            target=(), recipes=(), cells=tuple(Cell(name=n, **said) for n in names or (NAME,)),
         )
     )  # fmt: skip
     return nights
@@ -57,9 +58,8 @@ def planned(folder: Path, **fields) -> Nights:
 
 def begun(nights: Nights, **fields) -> Begun:
     now = timestamp(datetime.now(tz=timezone.utc))
-    values = {"token": "other", "host": "elsewhere", "engine": "github", "job": "7"}
-    plan = nights.plan("one")[1]
-    return Begun(cell=NAME, plan=plan, time=now, **{**values, **fields})
+    values = {"cell": NAME, "token": "other", "host": "elsewhere", "engine": "github", "job": "7"}
+    return Begun(plan=nights.plan("one")[1], time=now, **{**values, **fields})
 
 
 def run(nights: Nights, here: cells.Worker):
@@ -132,15 +132,8 @@ def test_a_repository_that_cannot_be_reached_is_no_failure_of_the_wheels(tmp_pat
 
 @pytest.mark.parametrize("option", ["--rocm", "--therock-path"])
 def test_a_rocm_that_this_host_lacks_is_no_failure_of_the_wheels(tmp_path, option):
-    nights = Nights(FileStore(tmp_path / "store"))
     lacking = tmp_path / "rocm"
-    cell = Cell(name=NAME, kind="gate", argv=("gate", f"{option}={lacking}"))
-    nights.add(
-        NightPlan(
-            night="one", made=timestamp(datetime.now(tz=timezone.utc)), by="me",
-            tool=__version__, target=(), recipes=(), cells=(cell,),
-        )
-    )  # fmt: skip
+    nights = planned(tmp_path, argv=("gate", f"{option}={lacking}"))
     ended = run(nights, worker(tmp_path))
     assert (ended.state, ended.exit_code) == (State.INFRA, 8)
     assert ended.reason == f"{lacking}: no such ROCm on this host"
@@ -246,16 +239,8 @@ def test_a_build_that_could_not_be_staged_is_staged_by_the_next_attempt_and_not_
     tmp_path,
 ):
     """It was killed, or the store was away, in the middle of an upload."""
-    nights = Nights(FileStore(tmp_path / "store"))
-    cell = Cell(
-        name=NAME, kind="build", argv=("build", "{wheelhouse}"), stages=(("stage", "{wheelhouse}"),)
-    )
-    nights.add(
-        NightPlan(
-            night="one", made=timestamp(datetime.now(tz=timezone.utc)), by="me",
-            tool=__version__, target=(), recipes=(), cells=(cell,),
-        )
-    )  # fmt: skip
+    stages = (("stage", "{wheelhouse}"),)
+    nights = planned(tmp_path, kind="build", argv=("build", "{wheelhouse}"), stages=stages)
     script = tmp_path / "program"
     script.write_text(
         f"""#!/bin/sh
@@ -368,3 +353,19 @@ def test_a_cell_may_need_a_commit_of_xla_beside_one_of_jax(tmp_path):
     nights = planned(tmp_path, argv=("cell", "--xla-source-dir={xla}"), xla=own)
     here = worker(tmp_path, program=("sh", "-c", 'cat "${1#*=}/file"'))
     assert run(nights, here).state is State.PASS
+
+
+@pytest.mark.parametrize(
+    ("kind", "cause", "held_back"),
+    [("gate", None, True), ("gate", CauseClass.STORE, False), ("image", None, False)],
+)
+def test_what_says_nothing_of_gpus_takes_no_gates_from_a_host(tmp_path, kind, cause, held_back):
+    """A host without an engine, a registry that is away, or a store that is full."""
+    names = [f"{kind}.{number}" for number in range(3)]
+    nights, here = planned(tmp_path, *names, kind=kind, needs=Needs(gpus=1)), worker(tmp_path)
+    for name in names:
+        attempt = begun(nights, cell=name, token=name)
+        why = {"state": State.INFRA, "cause": cause, "reason": "docker: no such program"}
+        nights.end("one", nights.begin("one", attempt), cells.end_of(attempt, here, 0, **why))
+    cells.quarantine(nights, "one", here)
+    assert set(nights.quarantined()) == ({"h"} if held_back else set())

@@ -24,19 +24,32 @@ from support import engines, s3
 from support.faults import KINDS, Fault
 from support.faultserver import FaultServer
 from support.forked import Done
-from support.night import World
+from support.night import PROGRAM, ROOT, World
 from support.processes import called
 from support.tiers import merge_tries
 
 from rocwheel.base.container.leftovers import owner
+from rocwheel.base.errors import ConfigError
 from rocwheel.base.store.opening import open_store
+from rocwheel.base.values import canonical_json
 from rocwheel.base.versions import timestamp
+from rocwheel.cli import main
 from rocwheel.night import standing
+from rocwheel.night.local import LocalScheduler
 from rocwheel.records.verdict import State
 from rocwheel.release.ledger.nights import Begun, Nights, Phase
 
 pytestmark = [pytest.mark.integration, pytest.mark.slow, pytest.mark.timeout(1800)]
 AWAY = int(os.environ.get("NIGHT_AWAY", "30"))  # seconds that a store is
+OWN = """
+families:
+  - name: ours
+    about: any machine
+    targets: [gfx90a]
+    suites: {{{suite}: required}}
+    runners: [any]
+    proof: {{backend: cpu, devices: false, rocm: true, official: false}}
+"""
 KILLS = int(os.environ.get("NIGHT_KILLS", "2"))  # 30 in the whole campaign
 
 
@@ -46,11 +59,11 @@ def world(tmp_path):
 
 
 def released(world: World, family: str = "gfx90a") -> bool:
-    return (Path(world.store.removeprefix("file://")) / "v2" / family / "jaxlib").exists()
+    return (world.path / "v2" / family / "jaxlib").exists()
 
 
 def page(world: World) -> str:
-    return (Path(world.store.removeprefix("file://")) / "status" / "index.html").read_text()
+    return (world.path / "status" / "index.html").read_text()
 
 
 def test_an_infra_end_is_tried_again_and_a_retry_leads_to_the_promotion_and_a_new_page(world):
@@ -78,6 +91,7 @@ def test_an_infra_end_is_tried_again_and_a_retry_leads_to_the_promotion_and_a_ne
     assert [a.ended.state.value for a in book.attempts["promote.jax.gfx90a"]] == ["fail", "pass"]
     assert released(world)
     assert "Released: JAX" in page(world)
+    assert '"brightgreen"' in (world.path / "status/badge.json").read_text()
     assert world.local("one").code == 0, "and nothing again"
     assert len(Nights(open_store(world.store)).book("one").attempts["page"]) == 2
 
@@ -138,7 +152,7 @@ def test_a_retry_is_refused_where_the_cell_runs_and_hides_no_lost_one(world):
     retry = ("retry", "one", "build.jax", "--reason=x")
     refused = world.nightly(*retry)
     assert (refused.code, "build.jax: runs on far" in refused.err) == (3, True), refused.err
-    file = world.folder / "store/_rocwheel/nights/one/cells/build.jax/1.begun.json"
+    file = world.path / "_rocwheel/nights/one/cells/build.jax/1.begun.json"
     os.utime(file, (time.time() - 181,) * 2)
     world.nightly(*retry, check=True)
     status = world.nightly("status", "one")
@@ -151,8 +165,8 @@ def test_a_verdict_that_the_store_lost_is_the_stores_fault_and_its_gate_is_run_a
     gates = [f"gate.jax.gfx90a.3.12.{suite}" for suite in ("smoke", "unit", "e2e")]
     world.plan("one", check=True)
     for name in ("build.jax", *gates):
-        world.nightly("cell", "one", name, f"--program={program()}", check=True)
-    (lost,) = (world.folder / "store").glob("v2-staging/**/verdicts/**/unit/*.json")
+        world.nightly("cell", "one", name, f"--program={PROGRAM}", check=True)
+    (lost,) = world.path.glob("v2-staging/**/verdicts/**/unit/*.json")
     lost.unlink()
     assert world.local("one").code == 5
     (cell,) = [c for c in json.loads(world.nightly("status", "one", "--json").out)["cells"]
@@ -172,7 +186,7 @@ def test_a_stopped_night_does_not_run_and_a_dropped_cell_bars_what_needs_it(worl
     refused = world.local("one")
     assert refused.code == 3
     assert "was stopped by me: maintenance" in refused.err
-    late = world.nightly("cell", "one", "build.jax", f"--program={program()}")  # as Slurm starts it
+    late = world.nightly("cell", "one", "build.jax", f"--program={PROGRAM}")  # as Slurm starts it
     assert late.code == State.NOT_RUN.exit_code
     assert "not run: the night was stopped by me" in late.err
     assert not Nights(open_store(world.store)).book("one").attempts
@@ -205,12 +219,12 @@ def test_a_stopped_night_does_not_run_and_a_dropped_cell_bars_what_needs_it(worl
 )
 def test_one_error_each_and_nothing_written(world, words, problem, code):
     world.plan("one", check=True)
-    before = sorted((world.folder / "store").rglob("*"))
+    before = sorted(world.path.rglob("*"))
     done = world.nightly(*words)
     assert done.code == code, done.err
     assert problem in done.err
     assert "Traceback" not in done.err
-    assert sorted((world.folder / "store").rglob("*")) == before
+    assert sorted(world.path.rglob("*")) == before
 
 
 def test_the_newest_night_is_repeated_whole_and_a_cell_is_shown_as_lines_to_paste(world):
@@ -221,7 +235,7 @@ def test_the_newest_night_is_repeated_whole_and_a_cell_is_shown_as_lines_to_past
     gate = "gate.jax.gfx90a.3.12.unit"
     shown = world.nightly("cell", "latest", gate, "--dry-run", check=True)
     assert re.search(r" gate --suite=unit --python=3.12 --manifest=[0-9a-f]{64} ", shown.out)
-    told = world.folder / "store" / "_rocwheel" / "nights"
+    told = world.path / "_rocwheel" / "nights"
     (told / "two" / "summary.json").unlink()
     world.nightly("plan", "--from=latest", "--night=three", check=True)
     world.nightly("retry", "two", "page", "--reason=again", check=True)
@@ -236,7 +250,7 @@ def test_the_newest_night_is_repeated_whole_and_a_cell_is_shown_as_lines_to_past
 
 def test_an_edited_plan_or_one_of_another_version_is_refused(world):
     world.plan("one", check=True)
-    file = world.folder / "store" / "_rocwheel" / "nights" / "one" / "plan.json"
+    file = world.path / "_rocwheel" / "nights" / "one" / "plan.json"
     text = file.read_text()
     file.write_text(text.replace('"tool": "', '"tool": "9.'))
     other = world.local("one")
@@ -266,9 +280,9 @@ def test_a_clock_a_day_off_is_refused_by_the_plan_and_the_machines_fault_in_a_ce
     done = ahead(world, "plan", "--night=one", settings, *world.target, days=1)
     assert done.returncode == 3, done.stderr
     assert "clock is" in done.stderr
-    assert not (world.folder / "store" / "_rocwheel" / "nights" / "one").exists()
+    assert not (world.path / "_rocwheel" / "nights" / "one").exists()
     world.plan("one", check=True)
-    words = ("cell", "one", "build.jax", f"--program={program()}")
+    words = ("cell", "one", "build.jax", f"--program={PROGRAM}")
     done = ahead(world, *words, *world.target, days=1)
     assert done.returncode == State.INFRA.exit_code, done.stderr
     assert "clock is" in done.stdout
@@ -283,7 +297,7 @@ def test_nothing_of_a_night_is_pruned_by_a_clock_that_is_off(world):
     )
     for night in ("one", "two"):
         world.plan(night, check=True)
-    before = sorted((world.folder / "store").rglob("*"))
+    before = sorted(world.path.rglob("*"))
     words = ("prune", "--keep=1", "--channel=own", "--channels-file=channels.yaml")
     done = ahead(world, *words, days=4)  # by which a night that is not over is nobody's any more
     assert done.returncode == 3, done.stdout
@@ -292,7 +306,7 @@ def test_nothing_of_a_night_is_pruned_by_a_clock_that_is_off(world):
         "hint:  set the clock: the log keeps times, and what is pruned is gone for ever"
         in done.stderr
     )
-    assert sorted((world.folder / "store").rglob("*")) == before
+    assert sorted(world.path.rglob("*")) == before
 
 
 @pytest.mark.soak
@@ -306,7 +320,7 @@ def test_a_server_that_is_down_for_a_while_ends_neither_engine_nor_cells(tmp_pat
         world = World(tmp_path / "world", f"s3://{server.bucket('nights')}/here")
         world.plan("one", check=True)
         world.script(gate={"*smoke*": f"sleep:{AWAY + 30}"})
-        process = world.start("nightly", "run", "one", f"--program={program()}", *world.target)
+        process = world.start("nightly", "run", "one", f"--program={PROGRAM}", *world.target)
         while stood(world)[cell].phase is not Phase.RUNNING:
             time.sleep(1)
         argv = Path(f"/proc/{server.pid}/cmdline").read_text().split("\0")[:-1]
@@ -332,10 +346,10 @@ def test_the_machine_restarts_in_a_gate_and_check_names_it_three_minutes_later(w
     (world.folder / "tmp").mkdir()
     world.plan("one", check=True)
     world.script(gate={"*": "sleep:900"})
-    process = world.start("nightly", "run", "one", f"--program={program()}", *world.target)
+    process = world.start("nightly", "run", "one", f"--program={PROGRAM}", *world.target)
     cell = "gate.jax.gfx90a.3.12.smoke"
     wait_for(world, cell)
-    lease = world.folder / "store/_rocwheel/nights/one/cells" / cell / "1.lease"
+    lease = world.path / "_rocwheel/nights/one/cells" / cell / "1.lease"
     deadline = time.monotonic() + 120
     while not lease.exists():
         assert time.monotonic() < deadline
@@ -366,7 +380,7 @@ def test_the_machine_restarts_in_a_gate_and_check_names_it_three_minutes_later(w
 def test_ctrl_c_drains_twice_stops_and_the_night_continues(world):
     world.plan("one", check=True)
     world.script(gate={"*": "sleep:900"})
-    process = world.start("nightly", "run", "one", f"--program={program()}", *world.target)
+    process = world.start("nightly", "run", "one", f"--program={PROGRAM}", *world.target)
     wait_for(world, "gate.jax.gfx90a.3.12.smoke")
     os.kill(process.pid, signal.SIGINT)
     asked = "may finish, nothing new starts; Ctrl-C again stops at once"
@@ -387,7 +401,7 @@ def test_a_terminal_shows_what_runs_and_for_how_long(world):
     world.plan("one", check=True)
     world.script(build={"*": "sleep:900"})
     ours, its = pty.openpty()
-    words = ("nightly", "run", "one", f"--program={program()}", *world.target)
+    words = ("nightly", "run", "one", f"--program={PROGRAM}", *world.target)
     world.env["TERM"] = "xterm"
     process = world.start(*words, stderr=its)
     os.close(its)
@@ -436,6 +450,129 @@ def test_a_plan_warns_of_an_excuse_that_ended(world):
     world.settings((world.folder / "nightly.yaml").read_text() + ended)
     done = world.plan("one", check=True)
     assert "the excuse of ann for *.gfx90c.* ended on 2020-01-01: remove it, or" in done.err
+
+
+def nights(world: World) -> list[str]:
+    folder = world.path / "_rocwheel" / "nights"
+    return sorted(path.parent.name for path in folder.glob("*/plan.json"))
+
+
+def refused(done, code: int, *said: str) -> None:
+    assert done.code == code, done.err
+    assert "Traceback" not in done.err
+    lines = [line for line in done.err.splitlines() if not line.startswith("warning: ")]
+    assert lines[-2].startswith("error: "), done.err
+    assert lines[-1].startswith("hint:  "), done.err
+    for text in said:
+        assert text in done.err
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "said"),
+    [
+        ("gfx90a]", "gfx90b]", ("'gfx90b': unknown GPU family", "did you mean gfx90")),
+        ("gfx90a]", "gfx942]", ("jax: 'gfx942': unknown GPU", "did you mean gfx94X-dcgpu?")),
+        (
+            "source_dir: source",
+            "source_dir: nowhere",
+            ("nowhere: no such folder", "correct `source"),
+        ),
+    ],
+)
+def test_what_is_not_there_is_refused_by_the_plan(world, old, new, said):
+    world.settings((world.folder / "nightly.yaml").read_text().replace(old, new))
+    refused(world.plan("one"), 3, *said)
+    assert nights(world) == []
+
+
+def test_an_unknown_suite_of_ones_own_family_is_refused_by_the_plan(world):
+    file = world.folder / "families.yaml"
+    file.write_text(OWN.format(suite="smok"))
+    world.settings(families="ours")
+    done = world.plan("one", f"--family-file={file}")
+    refused(done, 3, "ours: its policy names the suite 'smok'", "did you mean smoke")
+    assert nights(world) == []
+    file.write_text(OWN.format(suite="smoke"))
+    done = world.plan("one", f"--family-file={file}", "--explain", check=True)
+    assert "gate.jax.ours.3.12.smoke" in done.out
+    file.unlink()  # without it nothing true can be said of what the family has
+    for words in (("status", "one"), ("changes", "one"), ("report", "state")):
+        refused(world.nightly(*words), 3, f"{file}: no such file", "put it back there")
+
+
+def test_ones_own_families_stay_on_this_machine(world):
+    file = world.folder / "families.yaml"
+    file.write_text(OWN.format(suite="smoke"))
+    away = World(world.folder / "away", "file:///nowhere")
+    away.store = "s3://bucket/prefix"
+    done = away.plan("one", f"--family-file={file}")
+    refused(done, 3, "go into a store of this machine only")
+
+
+def test_a_store_without_conditions_is_refused_before_anything_is_planned(world, servers):
+    server = servers["rclone"]
+    world.env |= server.environ()
+    world.store = servers.fresh_url("rclone")
+    done = world.plan("one")
+    refused(done, 7, world.store)
+    kept = server.folder / world.store.removeprefix("s3://")
+    assert not list(kept.rglob("plan.json"))
+
+
+def test_a_night_of_another_format_says_so_once_and_holds_up_no_other(world):
+    """A plan and summaries as rocwheel wrote them at ce4dd45, before the summary had a number."""
+    world.plan("zero", check=True)
+    world.plan("one", check=True)
+    for name in ("zero", "one"):
+        record = world.path / f"_rocwheel/nights/{name}/plan.json"
+        old = {**json.loads(record.read_text()), "absent": [], "repeats": "", "schema": 1}
+        record.write_bytes(canonical_json(old))
+        old = {"night": name, "made": old["made"], "written": old["made"], "by": "me", "tool": "0",
+               "cells": [], "families": [], "builds": [], "sources": [], "absent": []}  # fmt: skip
+        (record.parent / "summary.json").write_bytes(canonical_json(old))
+    for words in (("run", "one"), ("status", "one"), ("check",), ("changes", "one")):
+        done = world.nightly(*words)
+        refused(
+            done,
+            3,
+            "one/plan.json: schema: is 1, and this rocwheel reads 3",
+            "nightly plan --",
+            " --night NAME`",
+        )
+        assert len(done.err.splitlines()) == 2, done.err
+    done = world.plan("two", check=True)
+    assert len(done.err.splitlines()) == 1, done.err
+    assert "/summary.json: schema: is 1, and this rocwheel reads 3 (and 1 more): pages" in done.err
+    world.nightly("cell", "two", "build.jax", f"--program={PROGRAM}", check=True)
+    done = world.run("report", "state", "--night=two", *world.target, check=True)
+    assert done.err.count("schema: is 1") == 1, done.err
+    assert " (and 1 more): pages leave it out" in done.err
+
+
+def test_cells_read_the_data_that_the_night_was_run_with(world, monkeypatch):
+    world.plan("one", check=True)
+    programs = []
+
+    def begin(scheduler):
+        programs.append(scheduler.worker.here.program)
+        raise ConfigError("it began")
+
+    monkeypatch.setattr(LocalScheduler, "run", begin)
+    for name, value in world.env.items():
+        monkeypatch.setenv(name, value)
+    data = f"--ci-dir={ROOT / 'ci'}"
+    for words in ((), ("--program=there",), (f"--program=there {data}",)):
+        assert main(["nightly", "run", "one", data, *words, *world.target]) == 3
+    assert programs == [(*programs[0][:-1], data), ("there", data), ("there", data)]
+    assert programs[0][-2].endswith("ci_build")
+
+
+def test_a_cell_that_cannot_begin_is_not_started_for_ever(world):
+    world.plan("one", check=True)
+    done = world.nightly("run", "one", "--program=sh -c 'echo out of order >&2; exit 9'")
+    refused(done, 8, "build.jax: its process ended before an attempt began", "cells.log")
+    log = re.search(r"what it printed is in (\S+);", done.err)
+    assert Path(log[1]).read_text().count("out of order") == 2, "as often as the plan says"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -539,7 +676,7 @@ def told(world: World, bad: Bad, codes: list[int]) -> None:
     shown = [status.out, message, html.unescape(page(world))]
     assert all(bad.words in text for text in shown), (bad.words, shown)
     assert message.startswith(f"# Night one: {status.out.partition(': ')[2].splitlines()[0]}")
-    badge = json.loads((world.folder / "store/status/badge.json").read_bytes())
+    badge = json.loads((world.path / "status/badge.json").read_bytes())
     assert badge["color"] != "brightgreen"
     assert all(item.reason for item in stood(world).values() if item.settled and not item.green)
     assert "Traceback" not in status.err + check.err
@@ -584,7 +721,7 @@ def test_a_store_that_fills_up_in_a_gate_is_told_within_minutes_and_the_night_go
     engines.mount(store, "4m")
     try:
         shutil.copytree(kept, store, dirs_exist_ok=True)
-        process = world.start("nightly", "run", "one", f"--program={program()}", *world.target)
+        process = world.start("nightly", "run", "one", f"--program={PROGRAM}", *world.target)
         wait_for(world, "gate.jax.gfx90a.3.12.smoke/1.lease")
         with suppress(OSError), (store / "filler").open("wb", buffering=0) as file:
             while file.write(bytes(4096)):
@@ -640,7 +777,7 @@ def test_a_night_whose_kth_request_fails_is_known_and_goes_on(tmp_path, front, s
 def test_two_nights_at_once_on_one_machine_both_end_and_the_page_is_of_the_newest(world):
     for night in ("one", "two"):
         world.plan(night, check=True)
-    words = (f"--program={program()}", *world.target)
+    words = (f"--program={PROGRAM}", *world.target)
     both = [world.start("nightly", "run", night, *words) for night in ("one", "two")]
     said = [process.communicate(timeout=600) for process in both]
     assert [process.returncode for process in both] == [0, 0], said
@@ -657,7 +794,7 @@ def test_killed_at_random_moments_no_attempt_is_lost_and_the_night_ends_green(wo
     chance = random.Random(os.environ.get("NIGHT_SEED", "1"))
     nights, kills = ["one"], 0
     while kills < KILLS:
-        process = world.start("nightly", "run", nights[-1], f"--program={program()}", *world.target)
+        process = world.start("nightly", "run", nights[-1], f"--program={PROGRAM}", *world.target)
         try:
             process.wait(chance.uniform(1.0, 14.0))
         except subprocess.TimeoutExpired:
@@ -689,15 +826,9 @@ def stood(world: World, night: str = "one") -> dict[str, standing.CellStanding]:
     return standing.stand(Nights(open_store(world.store)).book(night))
 
 
-def program() -> str:
-    from support.night import PROGRAM
-
-    return PROGRAM
-
-
 def wait_for(world: World, cell: str, seconds: float = 600) -> None:
     deadline = time.monotonic() + seconds
-    folder = world.folder / "store" / "_rocwheel" / "nights" / "one" / "cells" / cell
+    folder = world.path / "_rocwheel" / "nights" / "one" / "cells" / cell
     while not folder.exists():
         assert time.monotonic() < deadline
         time.sleep(0.1)

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from datetime import timedelta
+from datetime import datetime, timedelta, timezone
 from pathlib import Path
 
 import pytest
+from support.shared import SharedShop, X, Y
+from support.states import RECIPE, summary
 from support.wheelset import FAMILY, NOW, WHO, Shop, make_set, pass_gate
 
 from rocwheel.base.console import silent
@@ -22,16 +24,15 @@ from rocwheel.night.image_record import ImageRecord
 from rocwheel.night.settings import ImageSettings
 from rocwheel.records.manifest import BUILD_RECORD
 from rocwheel.records.verdict import State
-from rocwheel.release.ledger.nights import Begun, Book, Cell, Ended, NightPlan, Nights, WheelRecipe
+from rocwheel.release import retention
+from rocwheel.release.ledger.nights import Begun, Book, Cell, Ended, NightPlan, Nights
 from rocwheel.release.ledger.state import Action
+from rocwheel.release.operations import Who
 
 ROOT = Path(__file__).parents[2]
 TOMORROW = NOW + timedelta(days=1)
-RECIPE = WheelRecipe(
-    name="jax", inputs="1" * 64, jax="0.9.1", jax_repository="", jax_commit="", rocm="/rocm.tar.gz",
-    rocm_version="7.10.0", rocm_sha256="", image="", families=(FAMILY.name,),
-    pythons=("3.11", "3.12"), argv=("dist_wheels",),
-)  # fmt: skip
+OWN = replace(RECIPE, families=(FAMILY.name,), pythons=("3.11", "3.12"))
+TWO = replace(RECIPE, families=(X.name, Y.name), pythons=("3.12",))
 
 
 class Nightly:
@@ -51,7 +52,7 @@ class Nightly:
     def sum_up(self, before=None, *, now=NOW):
         plan = NightPlan(
             night="one", made=timestamp(NOW), by="me", tool="0", target=(), cells=(),
-            recipes=(replace(RECIPE, manifest=self.manifest.sha256),),
+            recipes=(replace(OWN, manifest=self.manifest.sha256),),
         )  # fmt: skip
         book = Book(plan=plan, sha256="", attempts={}, orders=(), quarantined={})
         return truth._summary(
@@ -66,7 +67,7 @@ class Nightly:
         )  # fmt: skip
 
     def look(self, last, *, now=TOMORROW, made_of=()) -> planning.StoreContents:
-        return planning.look(self.setting(now, made_of), [RECIPE], self.shop.store, last)
+        return planning.look(self.setting(now, made_of), [OWN], self.shop.store, last)
 
 
 @pytest.fixture
@@ -106,7 +107,7 @@ def test_released_sets_are_built_again_in_turn_and_so_many_a_week(night, tmp_pat
     other = make_set(tmp_path / "other", suffix="+rocm7.10.0.b")
     night.shop.stage(tmp_path / "other")
     last = night.sum_up()
-    unreleased = replace(RECIPE, inputs="2" * 64, manifest=other.sha256)
+    unreleased = replace(OWN, inputs="2" * 64, manifest=other.sha256)
     last = replace(last, builds=(*last.builds, unreleased))
     assert not night.look(last).again
     night.shop.channel = replace(night.shop.channel, rebuilds_a_week=1)
@@ -143,7 +144,7 @@ def test_a_set_was_built_where_each_of_its_families_has_it_staged(night):
     night.release()
     last = night.sum_up()
     seen = night.look(last)
-    assert seen.manifests == {RECIPE.inputs: night.manifest.sha256}
+    assert seen.manifests == {OWN.inputs: night.manifest.sha256}
     assert state_of(night, seen) == "released"
     assert night.look(None).manifests == {}, "without a summary nobody knows it"
     took = truth.CellSummary(name="a", kind="gate", state=State.PASS, milliseconds=3_060_000)
@@ -154,10 +155,10 @@ def test_a_set_was_built_where_each_of_its_families_has_it_staged(night):
 
 def test_what_a_night_built_that_left_no_page_is_known_to_the_next(night):
     nights = Nights(night.shop.store)
-    build = Cell(name="build.jax", kind="build", argv=(), inputs=RECIPE.inputs)
+    build = Cell(name="build.jax", kind="build", argv=(), inputs=OWN.inputs)
     plan = NightPlan(
         night="one", made=timestamp(NOW), by="me", tool="0", target=(), cells=(build,),
-        recipes=(RECIPE,),
+        recipes=(OWN,),
     )  # fmt: skip
     nights.add(plan)
     said = {"cell": "build.jax", "plan": nights.plan("one")[1], "host": "h", "engine": "local"}
@@ -168,7 +169,7 @@ def test_what_a_night_built_that_left_no_page_is_known_to_the_next(night):
     )  # fmt: skip
     nights.end("one", 1, ended)
     last = truth.newest(nights, [].append)
-    assert night.look(last).manifests == {RECIPE.inputs: night.manifest.sha256}
+    assert night.look(last).manifests == {OWN.inputs: night.manifest.sha256}
 
 
 def test_what_another_set_was_built_as_is_remembered_beside_this_nights(night):
@@ -251,3 +252,95 @@ def test_the_plan_looks_for_the_very_name_that_the_command_pushes_to(night, caps
     wheels = ImagedSet(set_id=night.manifest.sha256, jax="0.9.1", rocm="7.10.0", family=FAMILY.name)
     reference = image.reference(wheels, "3.12").removeprefix("here.io/")
     assert f"image: {reference}" in said.out.splitlines()
+
+
+# --- one set for several families ----------------------------------------------------------------
+
+
+class OneSet:
+    """A set for two families in a store, of which one has passed and released it."""
+
+    def __init__(self, folder) -> None:
+        self.shop = SharedShop((folder / "store").as_uri(), silent())
+        self.manifest = self.shop.made(folder / "house", X, Y, pythons=("3.12",))
+        (folder / "house" / BUILD_RECORD).write_bytes(b"{}\n")
+        self.shop.gate(self.manifest, X)
+        self.shop.release_for(self.manifest)
+        ci = ROOT / "ci"
+        self.setting = planning.PlanInput(
+            night="one", settings=settings_file.load(ci / "nightly.yaml"), ci=ci, by="me", now=NOW,
+            families={X.name: X, Y.name: Y}, channel=self.shop.channel, target=(),
+        )  # fmt: skip
+
+    def plan(self):
+        built = replace(TWO, manifest=self.manifest.sha256)
+        last = replace(summary(0, families=1), builds=(built,))
+        seen = planning.look(self.setting, [TWO], self.shop.store, last)
+        return seen, planning.plan(self.setting, [TWO], [], seen)
+
+
+@pytest.fixture
+def one(tmp_path):
+    return OneSet(tmp_path)
+
+
+def test_a_family_that_has_it_is_left_alone_and_the_other_goes_on(one):
+    seen, plan = one.plan()
+    states = {name: seen.sets[name, one.manifest.sha256].state for name in TWO.families}
+    assert states == {X.name: "released", Y.name: "staged"}
+    runs = [cell.name for cell in plan.cells if cell.is_to_run]
+    assert not [name for name in runs if name.startswith("build")]
+    assert {plan.cell(name).family for name in runs if name.startswith("promote")} == {Y.name}
+    one.shop.gate(one.manifest, Y)
+    seen, _ = one.plan()
+    assert seen.sets[Y.name, one.manifest.sha256].state == "gated"
+    one.shop.release_for(one.manifest)
+    one.shop.take(Action.ROLLBACK, one.manifest, X)
+    seen, plan = one.plan()
+    assert seen.sets[X.name, one.manifest.sha256].state == "rolled back"
+    assert seen.sets[Y.name, one.manifest.sha256].state == "released"
+    assert {c.kind for c in plan.cells if c.is_to_run} == {"prune", "page"}
+
+
+def test_the_summary_says_of_each_family_what_its_users_have(one):
+    plan = NightPlan(
+        night="one", made=timestamp(NOW), by="me", tool="0", target=(), cells=(),
+        recipes=(replace(TWO, manifest=one.manifest.sha256),),
+    )  # fmt: skip
+    book = Book(plan=plan, sha256="", attempts={}, orders=(), quarantined={})
+    made = truth._summary(
+        book, one.setting.families, one.shop.channel, one.shop.store, now=NOW, before=None
+    )
+    green, held = made.families
+    assert (green.family, green.green, green.blocked) == (X.name, one.manifest.sha256, "")
+    assert green.install.index.endswith(f"/v2/{X.name}/")
+    assert (held.family, held.green, held.blocked_set) == (Y.name, "", one.manifest.sha256)
+    assert "not-run" in held.blocked
+
+
+def test_what_is_for_several_families_is_pruned_once_for_all(one):
+    store = one.shop.store
+    who = Who(by="me", now=datetime.now(tz=timezone.utc))  # the store's clock is this one
+    pairs = [pair for name in (X.name, Y.name) for pair in one.shop.channel.pairs(store, name)]
+    sets = retention.plans(pairs, one.shop.channel, who=who, orphans=False)
+    places = [plan.place for plan in sets]
+    roots = [place.root for place in places]
+    assert len(roots) == len(set(roots))
+    assert set(roots) == {"v2", "v2-staging"}
+
+
+def test_an_image_is_made_for_a_family_that_has_the_set_and_refused_for_others(one, capsys):
+    words = [
+        "runtime_images", "--dry-run", f"--manifest={one.manifest.sha256}", "--python=3.12",
+        f"--store={one.shop.store.url}",
+    ]  # fmt: skip
+    assert main([*words, f"--family={X.name}"]) == 0
+    assert f"set: {one.manifest.sha256[:12]}" in capsys.readouterr().out
+    for family, problem in (
+        (Y.name, "not released"),
+        ("gfx950-dcgpu", f"gfx950-dcgpu: the set is for {Y.name}, {X.name}"),
+    ):
+        assert main([*words, f"--family={family}"]) == 3
+        said = capsys.readouterr().err
+        assert problem in said
+        assert said.count("error:") == 1

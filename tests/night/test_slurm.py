@@ -156,38 +156,14 @@ def test_a_node_that_dies_is_infra_and_the_others_go_on(world, cluster):
     begun(world, SMOKE)
     host = book(world).attempts[SMOKE][-1].begun.host
     cluster.kill(host)
-    subprocess.run(
-        ["scontrol", "update", f"nodename={host}", "state=down", "reason=killed"],
-        env={**os.environ, **cluster.env},
-        check=True,
-    )
+    cluster.ask("scontrol", "update", f"nodename={host}", "state=down", "reason=killed")
     cluster.start(host)
-    subprocess.run(
-        ["scontrol", "update", f"nodename={host}", "state=resume"],
-        env={**os.environ, **cluster.env},
-        check=False,
-    )
+    cluster.resume(host)
     cluster.idle()
     attempts = book(world).attempts[SMOKE]
     assert attempts[-1].ended.state is State.PASS
     assert all(a.ended for a in attempts), "no attempt is forgotten"
     cluster.ready()
-
-
-@all_faults
-def test_the_controller_may_be_restarted_in_mid_night(world, cluster):
-    world.plan("one", check=True)
-    world.script(gate={"*smoke*": "sleep:5"})
-    submit(world, check=True)
-    cluster.saved(begun(world, "build.jax"))
-    cluster.kill("slurmctld")
-    away = submit(world)
-    assert away.code == 8
-    assert "slurmctld" in away.err
-    cluster.start("slurmctld")
-    cluster.ready()
-    cluster.idle()
-    assert set(world.states("one").values()) == {"pass"}
 
 
 def silence(world: World, night: str = "one") -> None:
@@ -299,8 +275,7 @@ def test_a_job_that_slurm_holds_is_an_error_with_the_line_that_releases_it(world
         held = next(line.split()[0] for line in jobs if line.endswith("build.jax.1"))
         cluster.ask("scontrol", "hold", held)
     finally:
-        for node in cluster.nodes:
-            cluster.ask("scontrol", "update", f"nodename={node}", "state=resume")
+        cluster.resume(*cluster.nodes)
     done = submit(world)
     assert done.code == 8
     assert f"scontrol release {held}" in done.err
@@ -344,8 +319,7 @@ def test_nodes_that_are_drained_are_named_with_the_lines_that_resume_them(world,
             assert done.code == 8, done.out
             assert all(line in done.err for line in lines), done.err
     finally:
-        for node in cluster.nodes:
-            cluster.ask("scontrol", "update", f"nodename={node}", "state=resume")
+        cluster.resume(*cluster.nodes)
     cluster.idle()
     assert set(world.states("one").values()) == {"pass"}
 
@@ -468,7 +442,5 @@ def test_five_kills_at_random_moments_of_a_night_end_it_or_name_the_line_to_run(
     assert all(items[-1].ended for items in attempts.values())
     shown = (world.folder / "store" / "status" / "index.html").read_text()
     assert "Nothing was built" not in shown
-    for node in cluster.nodes:  # one that stayed drained while the night went on elsewhere
-        line = ["scontrol", "update", f"nodename={node}", "state=resume"]
-        subprocess.run(line, env={**os.environ, **cluster.env}, capture_output=True, check=False)
+    cluster.resume(*cluster.nodes)  # one that stayed drained while the night went on elsewhere
     cluster.ready()

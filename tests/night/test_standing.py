@@ -77,12 +77,6 @@ def order(action: str, cell: str = "", seen: int = 0) -> Order:
     return Order(action=action, cell=cell, by="me", reason="why", time=timestamp(NOW), seen=seen)
 
 
-def test_before_anything_ran_everything_waits_and_only_the_first_is_ready():
-    found = stand()
-    assert {item.phase for item in found.values()} == {Phase.WAITING}
-    assert [n for n, item in found.items() if standing.ready(found, item.cell)] == ["build"]
-
-
 @pytest.mark.parametrize(
     ("attempts", "state"),
     [
@@ -159,16 +153,6 @@ def test_a_flaky_cell_is_not_red_once_the_promotion_that_waited_for_it_released(
     assert cell.word == "flaky", "it is shown as what it is"
 
 
-def test_a_failed_cell_stays_red_whatever_its_promotion_released():
-    asked = order("retry", "promote")
-    assert not stand((asked,), build="pass", gate="fail", promote="pass")["gate"].green
-
-
-def test_a_build_that_passes_at_last_is_built():
-    assert stand(build="fail,pass")["build"].passed
-    assert stand(build="pass,infra")["build"].passed, "a requeue of what is done changes nothing"
-
-
 def test_what_the_machine_was_at_fault_for_is_tried_again_as_often_as_the_plan_says():
     assert stand(build="infra")["build"].phase is Phase.OPEN
     assert stand(build="infra,infra")["build"].phase is Phase.ENDED
@@ -186,20 +170,6 @@ def test_an_attempt_that_renews_no_lease_for_three_minutes_is_lost(silence, phas
     if phase is Phase.OPEN:
         assert (found.word, found.cause) == ("lost", CauseClass.LOST)
         assert found.reason == "h has given no sign of attempt 1 for more than 3 minutes"
-
-
-def test_what_needs_a_failed_cell_is_barred_and_says_which_one_failed_first():
-    found = stand(build="fail")
-    assert found["promote"].phase is Phase.BARRED
-    assert found["promote"].reason == "build: fail"
-    assert not any(item.passed for item in found.values())
-
-
-def test_a_promotion_waits_for_every_test_and_runs_whatever_became_of_them():
-    waits = stand(build="pass", gate="-")
-    assert not standing.ready(waits, waits["promote"].cell)
-    failed = stand(build="pass", gate="fail")
-    assert standing.ready(failed, failed["promote"].cell), "promotion reads verdicts, not us"
 
 
 def promoted(gate: str, orders: tuple[Order, ...] = (), *, seen: int) -> Book:

@@ -242,9 +242,8 @@ def test_a_whole_night_goes_to_an_index_and_a_page_and_every_line_of_it_has_a_dr
     assert not failed, failed[0].line + failed[0].output
     assert results.pop("rebuild") == "skipped"
     assert set(results.values()) == {"success"}
-    store = Path(world.store.removeprefix("file://"))
-    assert (store / "v2" / "gfx90a" / "jax-rocm7-plugin" / "index.html").exists()
-    assert "jax-rocm7-plugin==" in (store / "status" / "index.html").read_text()
+    assert (world.path / "v2" / "gfx90a" / "jax-rocm7-plugin" / "index.html").exists()
+    assert "jax-rocm7-plugin==" in (world.path / "status" / "index.html").read_text()
     summary = (run.cwd / "summary.md").read_text()
     assert "`promote.jax.gfx90a`: **pass**" in summary
     check = Walk(run.cwd, run.env)
@@ -265,7 +264,7 @@ def test_a_whole_night_goes_to_an_index_and_a_page_and_every_line_of_it_has_a_dr
     assert told.startswith("# Night two: green · 1 of 1 family released")
     assert "Nothing changed since one." in told
     assert told in (run.cwd / "summary.md").read_text()
-    dry_run_every_line(run, store)
+    dry_run_every_line(run, world.path)
 
 
 @pytest.mark.soak
@@ -309,9 +308,8 @@ def test_images_are_made_after_the_promotion_by_jobs_that_alone_log_in_to_a_regi
     assert (
         jobs_.index("promote") < jobs_.index("image") < jobs_.index("prune") < jobs_.index("page")
     )
-    store = Path(world.store.removeprefix("file://"))
-    assert (store / "v2" / "gfx90a" / "jax-rocm7-plugin" / "index.html").exists()
-    file = store / "status" / "index.html"
+    assert (world.path / "v2" / "gfx90a" / "jax-rocm7-plugin" / "index.html").exists()
+    file = world.path / "status" / "index.html"
     page = file.read_text()
     assert "Released: JAX" in page
     assert "image.jax.gfx90a.3.12.jax" in page
@@ -347,9 +345,8 @@ def test_jobs_whose_runner_never_came_hold_up_neither_promotion_nor_page(walk):
     results = run.workflow("nightly.yml", {"night": "one", "repeat": "", "channel": ""})
     assert results["family"] == "failure"
     assert results["page"] == "success"
-    store = Path(world.store.removeprefix("file://"))
-    assert (store / "v2" / "gfx90a" / "jax-rocm7-plugin" / "index.html").exists()
-    assert "Released: JAX" in (store / "status" / "index.html").read_text()
+    assert (world.path / "v2" / "gfx90a" / "jax-rocm7-plugin" / "index.html").exists()
+    assert "Released: JAX" in (world.path / "status" / "index.html").read_text()
     states = world.states("one")
     assert states["gate.jax.gfx90a.3.12.e2e"] == "waiting"
     assert states["page"] == "waiting", "once that cell has run, the page is made again"
@@ -363,9 +360,8 @@ def test_a_flaky_set_waits_for_a_person_whose_promotion_is_on_the_page(walk):
     world.script(gate={"*unit*": "flaky"})
     results = run.workflow("nightly.yml", {"night": "one", "repeat": "", "channel": ""})
     assert results["family"] == "failure"
-    store = Path(world.store.removeprefix("file://"))
-    assert not (store / "v2" / "gfx90a").exists()
-    (manifest,) = (store / "v2-staging").rglob("_rocwheel/manifests/*.json")
+    assert not (world.path / "v2" / "gfx90a").exists()
+    (manifest,) = (world.path / "v2-staging").rglob("_rocwheel/manifests/*.json")
     asked = {
         "channel": "nightly", "family": "gfx90a", "manifest": manifest.stem, "reason": "seen, known",
         "approve": "",
@@ -377,16 +373,16 @@ def test_a_flaky_set_waits_for_a_person_whose_promotion_is_on_the_page(walk):
     assert approved.workflow("promotion.yml", {**asked, "approve": "unit:3.12"}) == {
         "promote": "success"
     }
-    assert (store / "v2" / "gfx90a" / "jax-rocm7-plugin" / "index.html").exists()
-    assert "Released: JAX" in (store / "status" / "index.html").read_text()
-    log = next((store / "v2").rglob("_rocwheel/log/1.json")).read_text()
+    assert (world.path / "v2" / "gfx90a" / "jax-rocm7-plugin" / "index.html").exists()
+    assert "Released: JAX" in (world.path / "status" / "index.html").read_text()
+    log = next((world.path / "v2").rglob("_rocwheel/log/1.json")).read_text()
     assert "octocat" in log
     assert "seen, known" in log
 
 
 def test_a_release_by_hand_goes_through_the_nightly_and_leaves_its_channel_alone(walk):
     world, run = walk
-    nightly, world.store = Path(world.store.removeprefix("file://")), f"{world.store}-pre"
+    nightly, world.store = world.path, f"{world.store}-pre"
     world.remember("gfx90a")
     before = sorted(path for path in nightly.rglob("*") if path.is_file())
     asked = {"channel": "prerelease", "night": "0.9.1-rc1", "repeat": ""}
@@ -395,7 +391,6 @@ def test_a_release_by_hand_goes_through_the_nightly_and_leaves_its_channel_alone
     assert not failed, failed[0].line + failed[0].output
     names = ["plan", "build", "gate", "promote", "page"]
     assert [job for job in dict.fromkeys(step.job for step in run.ran) if job in names] == names
-    store = Path(world.store.removeprefix("file://"))
-    assert (store / "v2" / "gfx90a" / "jax-rocm7-plugin" / "index.html").exists()
-    assert (store / "_rocwheel" / "nights" / "0.9.1-rc1" / "plan.json").exists()
+    assert (world.path / "v2" / "gfx90a" / "jax-rocm7-plugin" / "index.html").exists()
+    assert (world.path / "_rocwheel" / "nights" / "0.9.1-rc1" / "plan.json").exists()
     assert sorted(path for path in nightly.rglob("*") if path.is_file()) == before

@@ -137,6 +137,11 @@ class World:
             return ["--channel=try", f"--channels-file={self.folder}/channels.yaml"]
         return [f"--store={self.store}"]
 
+    @property
+    def path(self) -> Path:
+        """The folder that the store is."""
+        return Path(self.store.removeprefix("file://"))
+
     def environ(self) -> dict[str, str]:
         return {
             **os.environ,

@@ -16,6 +16,11 @@ from rocwheel.release.ledger.nights import CauseClass, Phase, WheelRecipe
 DIGEST = f"sha256:{'1' * 64}"
 FIRST = datetime(2026, 1, 1, 3, tzinfo=timezone.utc)
 PYTHONS = ("3.11", "3.12", "3.13", "3.14")
+RECIPE = WheelRecipe(
+    name="jax", inputs="1" * 64, jax="0.9.1", jax_repository="", jax_commit="", rocm="/rocm.tar.gz",
+    rocm_version="7.10.0", rocm_sha256="", image="", families=("gfx94X-dcgpu", "gfx90c"),
+    pythons=("3.12", "3.13"), argv=("dist_wheels",),
+)  # fmt: skip
 STATES = (State.PASS,) * 9 + (State.FAIL, State.FLAKY, State.INFRA)
 
 

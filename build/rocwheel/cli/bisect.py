@@ -19,14 +19,8 @@ from rocwheel.base.process import base_env
 from rocwheel.base.values import replace
 from rocwheel.cli import command_line, known
 from rocwheel.cli.app import App
-from rocwheel.cli.nightly_options import (
-    LATEST,
-    SCHEDULERS,
-    NightTarget,
-    nightly,
-    worker,
-)
-from rocwheel.cli.options import dry_run, option, option_set
+from rocwheel.cli.nightly import LATEST, SCHEDULERS, NightTarget, worker
+from rocwheel.cli.options import command, dry_run, option, option_set
 from rocwheel.cli.target import (
     PersonOptions,
     StoreOptions,
@@ -84,7 +78,7 @@ asked_options = option_set(
 )
 
 
-@nightly.command("bisect")
+@command("bisect")
 @asked_options
 @option("--engine", type=click.Choice(SCHEDULERS), default=SCHEDULERS[0], help="Where probes run.")
 @option("--gpu-hours", type=float, default=math.inf, help="Largest number of GPU hours.")
@@ -127,7 +121,7 @@ def bisect(
     own = channels.of_store(url)
     xla_of = partial(_xla_of, (where.channel, own), asked.family)
     sets, told = search.sets(where.nights, asked, xla_of)
-    search.check_suspect(sets, asked.suspect, app.runner)
+    between = search.between(sets, asked.suspect, app.runner) if dry_run or asked.suspect else []
     builds: tuple[str, ...] = ()
     with Client(base_env(app.environ), retry=Retry(attempts=4), note=app.console.detail) as client:
         try:
@@ -136,7 +130,7 @@ def bisect(
             told.append(f"builds of ROCm between the nights are not known: {exc}")
     if dry_run:
         told += filter(None, [search.unsearched(sets[0], sets[-1])])
-        most = search.estimate(sets, asked.confirm, len(builds), app.runner)
+        most = search.estimate(sets, asked.confirm, len(builds), between)
         stood = standing.stand(where.nights.book(asked.bad))
         took = [
             of.last.milliseconds // 1000 if (of := stood[cell.name]).last else cell.seconds

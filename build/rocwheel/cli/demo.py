@@ -116,7 +116,7 @@ def _run(app: App, prepared: job.Prepared, *, wheels_only: bool) -> None:
 
     Or build the wheels alone.
     """
-    from rocwheel.cli.nightly_options import worker
+    from rocwheel.cli.nightly import worker
     from rocwheel.night.local import LocalScheduler
     from rocwheel.release.ledger.nights import Nights
     from rocwheel.tools import demo as job

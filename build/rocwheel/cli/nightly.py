@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import shlex
 import shutil
+import socket
 import sys
 from collections.abc import Callable, Iterator, Mapping
 from datetime import datetime, timedelta
@@ -19,31 +20,13 @@ from rocwheel.base import git, yaml_file
 from rocwheel.base.console import columns, count, duration
 from rocwheel.base.download import Client, Retry
 from rocwheel.base.errors import CommandError, ConfigError, HostError
-from rocwheel.base.process import Command, base_env
+from rocwheel.base.process import Command, HostRunner, base_env
 from rocwheel.base.values import replace
 from rocwheel.base.versions import moment, timestamp
-from rocwheel.cli import (
-    as_called,
-    bisect,  # noqa: F401 - its command is of the same group
-    command_line,
-    known,
-)
+from rocwheel.cli import as_called, command_line, known
 from rocwheel.cli.app import App, start
 from rocwheel.cli.dist import dist_wheels, request_from, rocm_source
-from rocwheel.cli.nightly_options import (
-    LATEST,
-    SCHEDULERS,
-    NightTarget,
-    cell_argument,
-    families_of,
-    latest_argument,
-    night_argument,
-    nightly,
-    truth_of,
-    whole,
-    worker,
-)
-from rocwheel.cli.options import COUNT, PATH, dry_run, group, option, seconds
+from rocwheel.cli.options import COUNT, PATH, dry_run, given_words, group, option, seconds
 from rocwheel.cli.target import (
     FamiliesOptions,
     PersonOptions,
@@ -59,10 +42,12 @@ from rocwheel.night import image_record, page, planning, resolving, slurm, stand
 from rocwheel.night import settings as settings_file
 from rocwheel.night.local import LocalScheduler
 from rocwheel.night.standing import CellStanding
+from rocwheel.records import families
 from rocwheel.records.verdict import State
 from rocwheel.release import retention
 from rocwheel.release.ledger.nights import (
     INDEX,
+    PROBE,
     Book,
     HostMark,
     NightPlan,
@@ -74,7 +59,85 @@ from rocwheel.release.ledger.nights import (
 )
 from rocwheel.release.operations import Who, check_clock
 
+LATEST: Final = "latest"
+SCHEDULERS: Final = ("local", "slurm", "github")
 ABANDONED: Final = timedelta(days=3)  # after which a night that is not over may be pruned
+
+night_argument = click.argument("night", type=known.OneOf(known.nights))
+latest_argument = click.argument("night", type=known.OneOf(known.nights), default=LATEST)
+
+
+class NightTarget:
+    """An open store, its channel, and its nights."""
+
+    def __init__(self, app: App, options: StoreOptions) -> None:
+        """Raise UsageError or ConfigError for options that cannot be right."""
+        self.channel = options.open(app)
+        self.store = self.channel.open(probe_key=PROBE)
+        must_hold(self.channel, self.store, may_be_new=True)
+        self.nights = Nights(self.store)
+        self.words = given_words(app, ("channel", "store", "channels_file"))
+
+    @property
+    def page(self) -> str:
+        """The URL of the page of all families; "" while there is none."""
+        there = self.store.info(page.PAGE)
+        return page.page_url(self.channel, self.store) if there else ""
+
+    def night(self, name: str) -> str:
+        """Return a night by name; `latest` is the newest. Raises ConfigError when there is none."""
+        if name != LATEST:
+            return name
+        if not (names := self.nights.names()):
+            raise ConfigError(
+                f"{self.store.url}: has no night", hint="make one: `nightly plan`, or wait for it"
+            )
+        return names[-1]
+
+
+def whole(app: App) -> HostRunner:
+    """Return a runner whose commands get the caller's whole environment: ours and Slurm's."""
+    return HostRunner(dict(app.environ))
+
+
+def worker(app: App, *, engine: str, job: str = "", how: tuple[str, ...] = ()) -> cells.Worker:
+    """Return this machine, for cells to run on, with the data that is in use here."""
+    program, data = how or app.program, f"--ci-dir={app.cwd / app.ci_dir}"
+    program = (*program, data) if app.ci_dir and data not in program else program
+    return cells.Worker(
+        here=replace(app.here, runner=whole(app), program=program),
+        host=app.environ.get("SLURMD_NODENAME") or socket.gethostname(),
+        engine=engine,
+        job=job,
+    )
+
+
+def families_of(book: Book) -> dict[str, matrix.Family]:
+    """Return all families that a night was planned with. Raises ConfigError."""
+    words = (word for cell in book.plan.cells if cell.kind == "page" for word in cell.argv)
+    files = {word.partition("=")[2] for word in words if word.startswith("--family-file=")}
+    every = dict(matrix.FAMILIES)
+    for path in map(Path, files):
+        if not path.exists():
+            what = f"{path}: no such file, and {book.plan.night} was planned with its families"
+            raise ConfigError(what, hint="put it back there")
+        every |= families.load(path)
+    return every
+
+
+def truth_of(app: App, target: NightTarget, book: Book) -> truth.Truth:
+    """Return what is true of a night now. Raises StoreError, ConfigError."""
+    channel, now, warn = judging(app, target.channel), app.now(), app.console.warn
+    night, every = book.plan.night, families_of(book)
+    return truth.truth(target.nights, night, every, channel, now=now, warn=warn, book=book)
+
+
+@group("nightly")
+def nightly() -> None:
+    """Plan a night, run it here, on Slurm or on GitHub Actions, and look after it."""
+
+
+nightly.elsewhere["bisect"] = "rocwheel.cli.bisect:bisect"
 
 
 @nightly.command("plan")
@@ -606,7 +669,7 @@ def retry(app: App, cell: str, **asked: Any) -> None:
 
 @nightly.command("drop")
 @_orders
-@cell_argument
+@click.argument("cell", type=known.OneOf(known.cells))
 def drop(app: App, **asked: Any) -> None:
     """Leave a cell out: it counts as not run, and cells that need it do not run. Needs --reason."""
     _order(app, "drop", **asked)

@@ -726,45 +726,39 @@ def interval(failed: int, tries: int) -> tuple[float, float]:
     return max(0.0, (middle - width) / scale), min(1.0, (middle + width) / scale)
 
 
+def between(nights: Sequence[NightSet], suspect: str, runner: Runner) -> list[int]:
+    """Return how many commits each history that may be searched has between the nights.
+
+    Raises ConfigError for a suspect that is in none of them.
+    """
+    good, bad = nights[0], nights[-1]
+    xla = {_home_of_xla(bad): [good.xla.commit, bad.xla.commit]}
+    counts, is_known = list[int](), not suspect
+    for history in (_commits(good.recipe, bad.recipe), xla):
+        low, high = (commit for commits in history.values() for commit in commits)
+        if low == high or not all((*history, low, high)):
+            continue
+        with git.history(history, runner=runner) as ask, suppress(CommandError):
+            counts.append(int(ask("rev-list", "--count", high, f"^{low}")))
+            is_known = is_known or bool(ask(*SUSPECT, suspect))
+    if not is_known:
+        why = f"{suspect}: no commit of JAX or XLA before the bad night's"
+        raise ConfigError(why, hint="check --suspect")
+    return counts
+
+
 def estimate(
-    nights: Sequence[NightSet], confirm: int, rocms: int, runner: Runner
+    nights: Sequence[NightSet], confirm: int, rocms: int, between: Sequence[int]
 ) -> dict[str, int]:
     """Return how many gates and builds it takes at most, and how many commits lie between.
 
     `rocms` is how many builds of ROCm there are from the first to the last.
     """
-    good, bad = nights[0], nights[-1]
-    inputs = [name for name in INPUTS if _change(good, bad, name)]
-    between: list[int] = []
-    for history, low, high in _histories(good, bad):
-        with git.history(history, runner=runner) as ask:
-            between.append(int(ask("rev-list", "--count", high, f"^{low}")))
+    inputs = [name for name in INPUTS if _change(nights[0], nights[-1], name)]
     last = max(sum(_steps(n) + 1 for n in between), _steps(rocms - 1))
     builds = _steps(len(inputs)) + last + (2 if len(between) > 1 else 0)  # XLA old and new
     gates = 2 * confirm * (1 + (len(between) or bool(last))) + _steps(len(nights) - 1) + builds
     return {"sets": len(nights), "commits": sum(between), "builds": builds, "gates": gates}
-
-
-def _histories(
-    good: NightSet, bad: NightSet
-) -> Iterator[tuple[Mapping[str, Sequence[str]], str, str]]:
-    """Yield each history that may be searched, with its ends."""
-    xla = {_home_of_xla(bad): [good.xla.commit, bad.xla.commit]}
-    for history in (_commits(good.recipe, bad.recipe), xla):
-        low, high = (commit for commits in history.values() for commit in commits)
-        if low != high and all((*history, low, high)):
-            yield history, low, high
-
-
-def check_suspect(nights: Sequence[NightSet], suspect: str, runner: Runner) -> None:
-    """Raise ConfigError for a suspect that is in no history between the nights."""
-    for history, _, _ in _histories(nights[0], nights[-1]) if suspect else ():
-        with git.history(history, runner=runner) as ask, suppress(CommandError):
-            ask(*SUSPECT, suspect)
-            return
-    if suspect:
-        why = f"{suspect}: no commit of JAX or XLA before the bad night's"
-        raise ConfigError(why, hint="check --suspect")
 
 
 def _steps(number: int) -> int:

@@ -15,6 +15,7 @@ from functools import cached_property
 from typing import Any, ClassVar, Final, Literal
 
 from amdgpu_family_matrix import Family
+from rocwheel.base.assets import template
 from rocwheel.base.choices import ALL, TEST_KINDS
 from rocwheel.base.console import count, duration
 from rocwheel.base.errors import ConfigError
@@ -517,26 +518,8 @@ class Truth(Plain, frozen=True, kw_only=True, dict=True):
 
     def markdown(self, page: str) -> str:
         """Return it for a chat, a mail or the summary of a workflow."""
-        night, before = self.night, self.before
-        lines = [f"# Night {night.night}: {self.headline}", ""]
-        lines += [f"<{page}>", ""] if page else []
-        if self.has_newer:
-            lines += ["A newer night has begun since.", ""]
-        for cause in self.causes:
-            first, wait = cause.first, "waits" if len(cause.held) == 1 else "wait"
-            held = f", {len(cause.held)} more {wait}" if cause.held else ""
-            of = f"`{first.name}`; {count(len(cause.cells), 'cell')}{held}"
-            why = f"**{cause.what}**: {first.reason or first.word}"
-            lines.append(f"- {why} ({of}); {cause.ask(self.line(cause))}")
-            lines += [f"  - {text}" for text, _ in self.found(cause)]
-        loud = self.loud
-        lines += [f"- `{i.cell.name}`: {i.what}, since {i.since}" for i in loud[:LISTED]]
-        if len(loud) > LISTED:
-            lines.append(f"- and {len(loud) - LISTED} more")
-        if not lines[-1]:
-            said = "The first night: there is nothing to compare it with."
-            lines.append(f"Nothing changed since {before.night}." if before else said)
-        return "\n".join(lines) + "\n"
+        made = template("night/assets/changes.md")
+        return made.render(facts=self, page=page, count=count, listed=LISTED)
 
 
 def known(nights: Nights, names: Sequence[str], warn: Callable[[str], None]) -> list[NightSummary]:

@@ -12,7 +12,9 @@ from io import StringIO
 from pathlib import Path
 
 import pytest
+from support import registries
 from support.faultserver import FaultServer
+from support.states import RECIPE, summary
 
 import amdgpu_family_matrix as matrix
 from rocwheel.base import home
@@ -20,9 +22,11 @@ from rocwheel.base.console import Console
 from rocwheel.base.download import Client, Retry
 from rocwheel.base.errors import ConfigError
 from rocwheel.base.here import Here
+from rocwheel.base.values import replace
 from rocwheel.cli import main
 from rocwheel.night import resolving
 from rocwheel.night import settings as settings_file
+from rocwheel.rocm import therock
 
 CI = Path(__file__).parents[2] / "ci"
 VERSION = "7.15.0a20260630"
@@ -45,15 +49,18 @@ def name_of(group: str) -> str:
 JULY = datetime(2026, 7, 1, tzinfo=timezone.utc)
 
 
-def resolve(folder, runner, *, ci=CI, client=None, now=JULY, notes=None, environ=None, **world):
-    """Resolve the night that a folder's `nightly.yaml` asks for."""
+def world(folder, runner=None, *, ci=CI, client=None, now=JULY, notes=None, environ=None, **more):
     here = Here(
         environ=environ or {}, cwd=folder, cache=folder / "cache", home=home.find(ci), runner=runner,
         console=Console(notes or StringIO(), clock=float), now=lambda: now,
     )  # fmt: skip
+    return resolving.World(here=here, client=client, **{"tool": "", **more})
+
+
+def resolve(folder, runner, **more):
+    """Resolve the night that a folder's `nightly.yaml` asks for."""
     setting = settings_file.load(folder / "nightly.yaml")
-    made = resolving.World(here=here, client=client, **{"tool": "", **world})
-    return resolving.resolve(setting, matrix.FAMILIES, made)
+    return resolving.resolve(setting, matrix.FAMILIES, world(folder, runner, **more))
 
 
 def test_each_source_that_fails_is_one_absent_build_with_its_reason(tmp_path, runner):
@@ -413,3 +420,138 @@ def test_the_line_to_type_about_an_absent_build_names_the_nights_settings(
         main(["nightly", "status", "one", store, *words])
         said = capsys.readouterr().out
         assert f"--dry-run --explain --config={tmp_path}/own.yaml {data}`" in said
+
+
+def test_an_unchanged_tarball_is_read_once_and_a_changed_one_again(tmp_path):
+    name = "therock-dist-linux-gfx90a-7.15.0a20260630.tar.gz"
+    with FaultServer() as server, Client({}, retry=Retry(attempts=1), note=print) as client:
+        asking = world(tmp_path, client=client)
+        url = server.add(name, b"ROCm")
+        first = resolving.one_tarball(url, "", asking)
+        assert first == (url, "7.15.0a20260630", hashlib.sha256(b"ROCm").hexdigest())
+        assert resolving.one_tarball(url, "", asking) == first
+        sent = [request for request in server.requests if request.path == name]
+        assert ["if-none-match" in request.headers for request in sent] == [False, True]
+        server.add(name, b"ROCM")
+        assert resolving.one_tarball(url, "", asking)[2] != first[2]
+
+
+class GitHub:
+    """Answers as api.github.com does, which no test may ask."""
+
+    def __init__(self) -> None:
+        self.asked: list[str] = []
+
+    def read(self, url: str, **_options) -> bytes:
+        self.asked.append(url)
+        names = ["Ann", "Ben", "Ann"]
+        return json.dumps(
+            {"commits": [{"commit": {"author": {"name": n}}} for n in names]}
+        ).encode()
+
+
+def test_who_wrote_what_changed_is_asked_once_for_each_range(tmp_path):
+    old, new = "a" * 40, "b" * 40
+    github = GitHub()
+    asking = world(tmp_path, client=github)
+    recipe = replace(RECIPE, jax_repository="https://github.com/jax-ml/jax.git", jax_commit=new)
+    other = replace(recipe, name="elsewhere", jax_repository="https://git.example.org/jax")
+    before = tuple(replace(item, jax_commit=old) for item in (recipe, other))
+    last = replace(summary(1), recipes=before)
+    made = resolving.with_authors((recipe, recipe, other), last, asking)
+    assert [item.authors for item in made] == [("Ann", "Ben"), ("Ann", "Ben"), ()]
+    assert github.asked == [f"https://api.github.com/repos/jax-ml/jax/compare/{old}...{new}"]
+    assert resolving.with_authors((recipe,), None, asking)[0].authors == ()
+    last = replace(last, recipes=(), builds=before)  # its build was absent in that night
+    assert resolving.with_authors((recipe,), last, asking)[0].authors == ("Ann", "Ben")
+
+
+OF_IMAGE = """
+sets:
+  - name: jax
+    source_dir: source
+    pythons: ["3.12"]
+    families: [gfx90a]
+    rocm: {{source: rocm-7.1.0.tar.gz}}
+    image: {image}
+    executor: podman
+"""
+
+
+@pytest.mark.integration
+@pytest.mark.needs("docker-registry", "skopeo")
+def test_an_image_becomes_a_digest_once_and_its_cells_build_in_it(tmp_path, runner):
+    (tmp_path / "source").mkdir()
+    (tmp_path / "registry").mkdir()
+    (tmp_path / "rocm-7.1.0.tar.gz").write_bytes(b"ROCm")
+
+    def resolved(image: str):
+        (tmp_path / "nightly.yaml").write_text(OF_IMAGE.format(image=image))
+        return resolve(tmp_path, runner)
+
+    with registries.serving(tmp_path / "registry") as address:
+        digest = registries.image(address, "rocm/builder", "7")
+        name = f"{address}/rocm/builder"
+        (recipe,), absent = resolved(f"{name}:7")
+        assert not absent
+        _, (gone,) = resolved(f"{name}:8")
+    assert recipe.image == f"{name}@{digest}"
+    assert f"--builder-image={name}@{digest}" in recipe.argv
+    assert "--executor=podman" in recipe.argv
+    assert "no such image" in gone.absent
+    settings = settings_file.load(tmp_path / "nightly.yaml")
+    named = settings.built_in("docker", "of-the-channel:1")
+    assert named == settings  # what a set says itself holds
+    (silent,) = (
+        replace(settings, sets=(replace(settings.sets[0], image="", executor=None),))
+        .built_in("docker", "of-the-channel:1")
+        .sets
+    )
+    assert (silent.executor, silent.image) == ("docker", "of-the-channel:1")
+    (other,), _ = resolved(f"{name}@sha256:{'0' * 64}")
+    assert other.inputs != recipe.inputs
+
+
+# What each stream listed when ci/therock.yaml was last compared with it.
+TODAY = {
+    "nightly": "10.1.0a20260901",
+    "dev": "10.1.0.dev0+d41894c0",
+    "bkc": "10.1.0a20260811+bkc.20260814",
+    "rc": "10.1.0rc0",
+    "stable": "10.0.0",
+}
+
+
+def test_each_stream_has_its_version_of_today() -> None:
+    assert TODAY.keys() == therock.known().streams.keys()
+
+
+@pytest.mark.parametrize("by", ["name", "address"])
+@pytest.mark.parametrize("stream", TODAY)
+def test_the_shipped_night_plans_a_build_for_each_stream(stream, by, tmp_path, runner) -> None:
+    families = {item.name: item for item in matrix.families(matrix.Trigger.NIGHTLY)}
+    names = [
+        f"therock-dist-linux-{name}-{TODAY[stream]}.tar.gz" for name in (*families, "multiarch")
+    ]
+    other = "therock-dist-linux-gfx90a-11.9.9.dev1.tar.gz"  # newer, and like no stream's
+    files = [{"name": name, "mtime": 1788220800.0} for name in (*names, other)]  # 2026-09-01
+    shutil.copytree(CI, tmp_path / "ci")
+    settings = settings_file.load(CI / settings_file.FILE)
+    with (
+        FaultServer() as server,
+        Client({}, retry=Retry(attempts=1), note=lambda _: None) as client,
+    ):
+        page = server.add("tarball/", f"const files = {json.dumps(files)};".encode())
+        for name in names:
+            server.add(f"tarball/{name.replace('+', '%2B')}", b"ROCm")
+        where = therock.address(stream, "tarballs", ci=CI, cwd=tmp_path)
+        text = (CI / therock.FILE).read_text().replace(where, page)
+        (tmp_path / "ci" / therock.FILE).write_text(text)
+        named = stream if by == "name" else page
+        sets = [replace(s, rocm=replace(s.rocm, tarballs=named)) for s in settings.sets]
+        now = datetime(2026, 9, 2, tzinfo=timezone.utc)
+        asked = world(tmp_path, runner, ci=tmp_path / "ci", client=client, now=now)
+        recipes, absent = resolving.resolve(replace(settings, sets=tuple(sets)), families, asked)
+    built = {(recipe.name, family) for recipe in recipes for family in recipe.families}
+    assert built == {(f"{s.name}-{name}", name) for s in settings.sets for name in families}
+    assert [cell for cell in absent if cell.kind == "build"] == []
