@@ -445,6 +445,15 @@ def test_a_build_that_could_not_start_is_refused_when_its_night_is_planned(world
     assert not [*world.folder.glob("store/**/plan.json")]
 
 
+def test_status_is_no_wider_than_its_terminal(world):
+    world.plan("one", check=True)
+    ours, its = pty.openpty()
+    world.env["COLUMNS"] = "80"
+    assert world.start("nightly", "status", "one", *world.target, stdout=its).wait(60) == 0
+    lines = os.read(ours, 1 << 16).decode().splitlines()
+    assert max(map(len, lines)) == 80, lines
+
+
 def test_a_plan_warns_of_an_excuse_that_ended(world):
     ended = 'excused: [{cells: "*.gfx90c.*", owner: ann, reason: "old", until: 2020-01-01}]\n'
     world.settings((world.folder / "nightly.yaml").read_text() + ended)

@@ -152,17 +152,15 @@ class World:
             **self.env,
         }
 
-    def start(self, *words: str, stderr: int = subprocess.PIPE, **kwargs) -> subprocess.Popen[str]:
+    def start(self, *words: str, **outputs: int) -> subprocess.Popen[str]:
         return subprocess.Popen(
             [*PROGRAM.split(), *words],
             cwd=self.folder,
             env=self.environ(),
             stdin=subprocess.DEVNULL,
-            stdout=subprocess.PIPE,
-            stderr=stderr,
             text=True,
             start_new_session=True,
-            **kwargs,
+            **{"stdout": subprocess.PIPE, "stderr": subprocess.PIPE, **outputs},
         )
 
     def run(self, *words: str, check: bool = False, timeout: float = 900) -> Done:

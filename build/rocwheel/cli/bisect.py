@@ -177,33 +177,33 @@ def _settle(app: App, nights: Nights, name: str, here: Worker, words: tuple[str,
 
     Raises HostError, InterruptError, Exit.
     """
-    jobs, said = None, ""
+    said = ""
     if here.engine == "github":
         plan, _ = nights.plan(name)
         values = planning.github_outputs(plan, plan.cells[0].family) | {"store": nights.store.url}
         app.github_outputs(values)
         app.emit(values, f"{name}: is for a job of the workflow")
         raise click.exceptions.Exit(0)
-    if here.engine == "slurm":
-        jobs = slurm.SlurmScheduler(
-            nights=nights, night=name, worker=here, target=words, stays=True
-        )
-    try:
-        while True:
-            if jobs:
-                jobs.submit()
-                jobs.check_held()
-            else:
+    while True:
+        if here.engine == "slurm":
+            jobs = slurm.SlurmScheduler(
+                nights=nights, night=name, worker=here, target=words, stays=True
+            )
+            jobs.submit()
+            jobs.check_held()
+        else:
+            try:
                 LocalScheduler(nights, name, here, words).run()
-            (cell,) = standing.stand(nights.book(name)).values()
-            if cell.settled:
-                return
-            if (text := f"{name}: {cell.word} {cell.reason}: waiting") != said:
-                app.console.info(text)
-            said = text
-            here.here.sleep(SOON)
-    except InterruptError as exc:
-        raise InterruptError(str(exc), hint="run the same command again: it goes on") from exc
+            except InterruptError as exc:
+                hint = "run the same command again: it goes on"
+                raise InterruptError(str(exc), hint=hint) from exc
+        (cell,) = standing.stand(nights.book(name)).values()
+        if cell.settled:
+            return
+        if (text := f"{name}: {cell.word} {cell.reason}: waiting") != said:
+            app.console.info(text)
+        said = text
+        here.here.sleep(SOON)
 
 
 def _xla_of(stores: tuple[Channel, ...], family: str, manifest: str) -> Source:

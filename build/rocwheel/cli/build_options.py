@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import functools
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Any, Final
 
 import click
@@ -421,3 +421,9 @@ def build_of(*parts: Options, **fixed: Any) -> Callable[[Any], Any]:
 
 
 build = build_of(*PARTS)
+
+
+def of(params: Mapping[str, Any]) -> BuildOptions:
+    """Return the value that `build` passes, of the parameters of a parsed command."""
+    make: Any = build(lambda build: build)
+    return make(**{param.name: params[param.name] for param in make.__click_params__})  # type: ignore[no-any-return]

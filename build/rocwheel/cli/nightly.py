@@ -23,7 +23,7 @@ from rocwheel.base.errors import CommandError, ConfigError, HostError
 from rocwheel.base.process import Command, HostRunner, base_env
 from rocwheel.base.values import replace
 from rocwheel.base.versions import moment, timestamp
-from rocwheel.cli import as_called, command_line, known
+from rocwheel.cli import as_called, build_options, command_line, known
 from rocwheel.cli.app import App, start
 from rocwheel.cli.dist import dist_wheels, request_from, rocm_source
 from rocwheel.cli.options import COUNT, PATH, dry_run, given_words, group, option, seconds
@@ -234,7 +234,7 @@ def _check_line(
     """Refuse `options` of a set with which its build would not start. Raises ConfigError."""
     try:
         context = dist_wheels.make_context("dist_wheels", [*recipe.argv[1:]], obj=start())
-        build = context.params["build"]
+        build = build_options.of(context.params)
         dist.check_words(request_from(app, build, therock=rocm_source(build), resolve=False))
     except (click.UsageError, ConfigError, click.exceptions.Exit) as exc:
         names = [

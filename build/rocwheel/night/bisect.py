@@ -181,9 +181,8 @@ def chosen(nights: Nights, asked: BisectRequest) -> BisectRequest:
     if asked.good and names.index(older) > names.index(newer):
         hint = f"swap --good and --bad, or {'leave out' if asked.fix else 'add'} --find-fix"
         raise ConfigError(f"{older}: is not before {newer}", hint=hint)
-    book = nights.book(asked.bad)
     fields = ("family", "suite", "python", "wheels")
-    stood = standing.stand(book).values()
+    stood = standing.stand(nights.book(asked.bad)).values()
     gates = [item for item in stood if item.cell.kind == "gate" and not item.cell.absent]
     cells = [
         item
@@ -191,8 +190,8 @@ def chosen(nights: Nights, asked: BisectRequest) -> BisectRequest:
         if all(getattr(asked, n) in {"", getattr(item.cell, n)} for n in fields)
     ]
     red = [item for item in cells if item.attempts and not item.passed] or cells
-    found = {tuple(getattr(item.cell, n) for n in fields): 1 for item in red}
-    one = {(family, suite, wheels): python for family, suite, python, wheels in reversed(found)}
+    of = (item.cell for item in reversed(red))
+    one = {(cell.family, cell.suite, cell.wheels): cell.python for cell in of}
     if len(one) != 1:
         which = ", ".join(sorted(item.cell.name for item in red or gates))
         many = f"{count(len(one), 'gate')} may be meant" if red else "none of its gates is meant"
@@ -227,15 +226,13 @@ def sets(
             continue
         made.append(replace(one, xla=xla_of(one.side.manifest)))
     ends = made[0].side.manifest, made[-1].side.manifest
-    if len(set(ends)) == 1 and (asked.good or len(made) == 1):
-        if len(made) == 1:
-            raise ConfigError(
-                f"{asked.bad}: no earlier night has a set to compare it with",
-                hint="bisect between later nights",
-            )
-        older, newer = made[0].night, made[-1].night
+    if len(made) == 1:
+        what = f"{asked.bad}: no earlier night has a set to compare it with"
+        raise ConfigError(what, hint="bisect between later nights")
+    if asked.good and len(set(ends)) == 1:
         raise ConfigError(
-            f"{older} and {newer}: have the same set, so that it is not what changed",
+            f"{made[0].night} and {made[-1].night}: have the same set, so that it is not what "
+            "changed",
             hint="compare their machines: `nightly status NIGHT`",
         )
     inner = {one.side.manifest: one for one in made[1:-1] if one.side.manifest not in ends}
