@@ -449,8 +449,11 @@ def test_status_is_no_wider_than_its_terminal(world):
     world.plan("one", check=True)
     ours, its = pty.openpty()
     world.env["COLUMNS"] = "80"
-    assert world.start("nightly", "status", "one", *world.target, stdout=its).wait(60) == 0
+    with world.start("nightly", "status", "one", *world.target, stdout=its) as process:
+        assert process.wait(60) == 0
     lines = os.read(ours, 1 << 16).decode().splitlines()
+    for end in (ours, its):
+        os.close(end)
     assert max(map(len, lines)) == 80, lines
 
 
