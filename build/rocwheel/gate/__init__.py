@@ -30,6 +30,10 @@ class NoRunnerError(SetupError, state=State.NO_RUNNER):
     """This machine has no device, or too few devices, of the family."""
 
 
+class NoTestError(SetupError, state=State.NOTHING_RAN):
+    """The suite has none of the files that were named."""
+
+
 class WrongWheelsError(SetupError, state=State.FAIL):
     """The wheels do not install together, or are not what is used."""
 

@@ -29,7 +29,7 @@ from rocwheel.base.host import machine as machines
 from rocwheel.base.process import Command
 from rocwheel.base.values import Plain, replace
 from rocwheel.base.versions import suggest
-from rocwheel.gate import InfraError, SetupError, control, environment, subject
+from rocwheel.gate import InfraError, NoTestError, SetupError, control, environment, subject
 from rocwheel.gate.engine.child import WorkerSpec
 from rocwheel.gate.engine.loop import TestRunner
 from rocwheel.gate.engine.plan import Estimates, Lane, RunPlan, System, Watcher
@@ -215,6 +215,10 @@ class _Gate:
         if checkout:
             git.checkout(checkout, runner=here.runner)
         tests = _find(request, here, checkout.folder if checkout else None)
+        named = sorted(name.partition("::")[0] for name in request.tests)
+        if named and not {*named} & {*tests.suite_files}:
+            hint = suggest(named[0], tests.suite_files)
+            raise NoTestError(f"{named[0]}: {request.suite.name} has no such file", hint=hint)
         if source.folder:
             self.tests = request.known.tests if request.known else ""
             return tests
@@ -576,11 +580,7 @@ def _find(request: GateRequest, here: Here, fetched: Path | None) -> SuiteFiles:
     top = here.home.tests / source.folder if source.folder else request.jax_tests or fetched
     if top is None:
         raise ConfigError(f"{request.key}: no tests", hint="add --jax-tests with a JAX checkout")
-    found = discovery.find(source, top, request.shard)
-    for name in sorted({name.partition("::")[0] for name in request.tests} - {*found.suite_files}):
-        hint = suggest(name, found.suite_files)
-        raise ConfigError(f"--test {name}: {request.suite.name} has no such file", hint=hint)
-    return found
+    return discovery.find(source, top, request.shard)
 
 
 def _interpreter(request: GateRequest, here: Here) -> machines.Interpreter:
