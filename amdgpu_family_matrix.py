@@ -523,14 +523,14 @@ def _plain(product: str) -> str:
     return re.sub(r"[^a-z0-9]", "", COMMON_WORDS.sub("", words))
 
 
-def of_product(name: str) -> str:
-    """Return the gfx target of a product, or of the one whose name has this part, or ""."""
+def of_product(name: str) -> list[str]:
+    """Return the gfx target of a product, or those of products whose names have this part."""
     products = [(target, item) for target, names in PRODUCTS.items() for item in names]
     products += [(item.targets[0], one) for item in FAMILIES.values() for one in item.products]
     product = _plain(name)
-    whole = (target for target, item in products if product and product == _plain(item))
-    part = (target for target, item in products if product in _plain(item))
-    return next(whole, "") or (next(part, "") if len(product) >= SHORTEST_PRODUCT else "")
+    whole = [target for target, item in products if product and product == _plain(item)]
+    part = [target for target, item in products if product in _plain(item)]
+    return whole[:1] or (list(dict.fromkeys(part)) if len(product) >= SHORTEST_PRODUCT else [])
 
 
 def family(name: str) -> Family:
@@ -547,8 +547,9 @@ def family(name: str) -> Family:
         raise KeyError(f"{name!r}: a gfx target, not a family; did you mean {' or '.join(having)}?")
     if "," in name:
         raise KeyError(f"{name!r}: a list, where one GPU family stands; name one of them")
-    if target := of_product(name):
-        raise KeyError(f"{name!r}: a product, not a family; did you mean {of_target(target)}?")
+    if products := dict.fromkeys(map(of_target, of_product(name))):
+        meant = " or ".join(products)
+        raise KeyError(f"{name!r}: a product, not a family; did you mean {meant}?")
     raise KeyError(f"{name!r}: unknown GPU family; {nearest(name, FAMILIES)}")
 
 

@@ -134,7 +134,7 @@ class Bench:
                 "--family=miniature", f"--family-file={ROOT / 'examples/miniature/families.yaml'}",
                 f"--manifest={self.work / 'wheelhouse/current/manifest.json'}",
                 f"--python={PYTHON}", f"--recipe={RECIPE}", f"--base-image={self.base}",
-                f"--rocm={tarball}", f"--engine={self.engine}", "--build-network=host",
+                f"--rocm={tarball}", f"--container-engine={self.engine}", "--build-network=host",
                 f"--slots={self.work / 'slots'}",
             )  # fmt: skip
 

@@ -34,13 +34,12 @@ INTRO = """\
 <!-- Made from the command line by `python docs/generate_reference.py`; do not edit. -->
 # Commands and options
 
-Each option has one row: with its command, or below [what commands
+Each option stands once: with its command, or below [options that commands
 share](#options-that-commands-share).
 
-An environment variable sets any of them: `ROCWHEEL_<COMMAND>_<OPTION>`, such as
-`ROCWHEEL_DIST_WHEELS_JAX_VERSION` or `ROCWHEEL_NIGHTLY_RUN_STORE`. So does a
-[configuration file](../how-to/configure.md). Options of a build may also stand before the
-command: `rocwheel --compiler=clang dist_wheels`.
+To set one permanently, use an environment variable (`ROCWHEEL_<COMMAND>_<OPTION>`, such as
+`ROCWHEEL_NIGHTLY_RUN_STORE`) or the [configuration file](../how-to/configure.md). Options may
+also stand before the command: `rocwheel --compiler=clang dist_wheels`.
 
 ## Commands
 """
@@ -79,15 +78,15 @@ def commands(
 
 def table(options: Options) -> list[str]:
     """Return a row per option; where commands differ about one, each meaning names its own."""
-    lines = ["| option | meaning |", "| --- | --- |"]
+    lines = []
     for names, meanings in options.items():
         texts = [
-            f"{', '.join(f'`{user}`' for user in users)}: {text}" if at else text
+            f"\n    - {', '.join(f'`{user}`' for user in users)}: {text}" if at else text
             for at, (text, users) in enumerate(
                 sorted(meanings.items(), key=lambda item: -len(item[1]))
             )
         ]
-        lines.append(f"| {names} | {'<br>'.join(texts)} |")
+        lines.append(f"- {names}: {''.join(texts)}")
     return [*lines, ""]
 
 
@@ -114,15 +113,13 @@ def escaped(text: str | None) -> str:
 
 def meaning(param: click.Option) -> str:
     """Return the help of an option, with what its line of `--help` says of the default."""
-    text = escaped(param.help).replace("|", "\\|")
+    text = escaped(param.help)
     if param.required:
         text += " Required."
-    default = param.default[0] if isinstance(param.default, tuple) else param.default
-    if param.show_default or isinstance(default, (str, int)):
-        if isinstance(default, float):
-            default = f"{default:g}"
-        if default and not isinstance(default, bool) and not param.is_flag:
-            text += f" Default: `{default}`."
+    default = param.default
+    is_shown = isinstance(default, (str, int, float)) and not isinstance(default, bool)
+    if is_shown and default and not param.is_flag:
+        text += f" Default: `{f'{default:g}' if isinstance(default, float) else default}`."
     return text.strip()
 
 

@@ -8,7 +8,7 @@ import click
 import pytest
 from click.testing import CliRunner
 
-from rocwheel.cli import COMMANDS, STAGES, ci_build
+from rocwheel.cli import BELOW, COMMANDS, STAGES, ci_build
 from rocwheel.cli.app import App
 from rocwheel.cli.options import SECTIONS
 
@@ -56,6 +56,16 @@ def test_the_top_page_names_every_command_by_stage_and_no_option_of_theirs():
     assert len(text.splitlines()) <= 45
 
 
+def test_the_table_of_what_groups_hold_is_what_they_hold():
+    groups = {
+        path[0]: item
+        for path, item in ALL.items()
+        if isinstance(item, click.Group) and not path[1:]
+    }
+    held = {name: item.list_commands(click.Context(item)) for name, item in groups.items()}
+    assert {name: words.split() for name, words in BELOW.items()} == held
+
+
 def test_help_of_a_group_cuts_no_sentence():
     for name, words in (("nightly", "which never changes"), ("wheel", "")):
         done = CliRunner().invoke(ci_build, [name, "--help"], prog_name="rocwheel", obj=App({}))
@@ -74,3 +84,4 @@ def test_help_of_a_command_fits_a_screen_and_shows_each_option_that_it_names(pat
     named = set(re.findall(r"(?<![\w-])--[a-z][a-z-]+", text)) - {"--help", "--help-all"}
     assert named <= {name for row in rows for name in row}
     assert "1 more options" not in text
+    assert not re.search(r" (?:INTEGER|FLOAT|TEXT)\b", help_of(path, "--help-all"))

@@ -31,7 +31,7 @@ LINES = {
     "rocwheel dist_wheels --python-versions 3.12,3.11": "",
     "rocwheel dist_wheels --jax-source-dir buil": "d",
     "rocwheel wheel inspect only": ".whl",
-    "rocwheel channels ": "rights",
+    "rocwheel trust ri": "ghts",
     "rocwheel --store file:///s --family gfx90a promo": "te",
 }
 

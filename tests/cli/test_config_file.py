@@ -206,7 +206,7 @@ from rocwheel.cli.config_file import Settings, misspelt
 name, inner = "wheel", "rebuild"
 group = ci_build.get_command(click.Context(ci_build), name)
 settings = Settings(path=None, text="", values={name: {inner: {"signer": "kms:x"}}})
-assert settings.defaults(group, name) == {inner: {"signer": ("kms:x",)}}
+assert settings.defaults(group, name) == {inner: {"signer": "kms:x"}}
 assert not [*misspelt({"ROCWHEEL_WHEEL_REBUILD_SIGNER": "x"}, group, name, [name])]
 assert command_line(start(), "wheel rebuild M").endswith("wheel rebuild M")
 """

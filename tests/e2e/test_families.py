@@ -222,7 +222,7 @@ def test_a_family_that_failed_is_kept_from_it_then_added_and_another_taken_back(
     assert release.log() == entries + 1
     assert release.wheels("v2") == wheels, "nothing was copied again"
     assert release.told("all") == [FIRST, SECOND, THIRD]
-    release.run("report", "state")
+    release.run("nightly", "report")
     page = (release.store / "status" / "index.html").read_text()
     url = f"{release.store.as_uri()}/v2/all/"
     assert page.count(f"{url} jax-rocm7-pjrt") >= 3, "one URL for all of them"

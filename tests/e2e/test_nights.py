@@ -116,7 +116,7 @@ class Show:
 
     def page(self) -> str:
         """The page, made again: what a person did after the night is on it."""
-        self.ask("report", "state", self.families)
+        self.ask("nightly", "report", self.families)
         with urllib.request.urlopen(f"{self.http}/status/index.html") as answer:
             return answer.read().decode()
 

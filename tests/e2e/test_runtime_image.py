@@ -78,7 +78,7 @@ class Images:
             f"--manifest={self.house / 'manifest.json'}",
             f"--python={python}",
             "--recipe=miniature",
-            f"--engine={self.engine.kind}",
+            f"--container-engine={self.engine.kind}",
             f"--base-image={engines.BASE}",
             f"--rocm={self.tarball}",
             "--build-network=host",

@@ -218,7 +218,7 @@ def test_check_gives_the_newest_night_two_hours_and_asks_no_page_of_one_that_nev
     assert "status/index.html" not in capsys.readouterr().out, "there is no page yet"
     assert main(line) == 8
     said = capsys.readouterr().err
-    assert re.search(r"error: one: has no summary: .*nightly report state .*--night one`", said)
+    assert re.search(r"error: one: has no summary: .*nightly report .*--night one`", said)
     assert re.search(r"hint:  look: `.*nightly status .*one`", said), "of the night that lacks it"
     nights.add(replace(plan, night="three", made=timestamp(now)))
     assert main(line) == 0, capsys.readouterr().err

@@ -558,7 +558,7 @@ def test_it_is_estimated_then_found_kept_and_shown(world):
     assert json.loads(kept.read_bytes()) == found
     assert text.read_text().startswith("# t.py::test_a fails since ROCm (7.1.5 → 7.2.0)")
     line = "bisect of t.py::test_a: found: ROCm (7.1.5 → 7.2.0); GPUs held for "
-    world.run("report", "state", "--night=two", *world.target, check=True)
+    world.run("nightly", "report", "--night=two", *world.target, check=True)
     page = (world.path / "status/index.html").read_text()
     assert line in page
     assert f' (<a href="../_rocwheel/nights/two/bisects/{text.name}">' in page

@@ -508,7 +508,7 @@ def test_an_unknown_suite_of_ones_own_family_is_refused_by_the_plan(world):
     done = world.plan("one", f"--family-file={file}", "--explain", check=True)
     assert "gate.jax.ours.3.12.smoke" in done.out
     file.unlink()  # without it nothing true can be said of what the family has
-    for words in (("status", "one"), ("changes", "one"), ("report", "state")):
+    for words in (("status", "one"), ("changes", "one"), ("report",)):
         refused(world.nightly(*words), 3, f"{file}: no such file", "put it back there")
 
 
@@ -556,7 +556,7 @@ def test_a_night_of_another_format_says_so_once_and_holds_up_no_other(world):
     assert len(done.err.splitlines()) == 1, done.err
     assert "/summary.json: schema: is 1, and this rocwheel reads 3 (and 1 more): pages" in done.err
     world.nightly("cell", "two", "build.jax", f"--program={PROGRAM}", check=True)
-    done = world.run("report", "state", "--night=two", *world.target, check=True)
+    done = world.run("nightly", "report", "--night=two", *world.target, check=True)
     assert done.err.count("schema: is 1") == 1, done.err
     assert " (and 1 more): pages leave it out" in done.err
 

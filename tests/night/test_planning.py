@@ -268,7 +268,7 @@ def test_what_an_entry_says_is_what_its_command_gets(planned):
     cell = plan.cell(name)
     assert name == "image.jax.gfx90a.3.11.old"
     assert {
-        "--base=ubuntu_24_04", "--profile=devel", "--engine=podman", "--push=here:5000/x",
+        "--base=ubuntu_24_04", "--profile=devel", "--container-engine=podman", "--push=here:5000/x",
         "--tag=nightly-gfx90a-py3.11",
     } <= set(cell.argv)  # fmt: skip
     assert (cell.needs.cpus, cell.limit) == (2, 3600)

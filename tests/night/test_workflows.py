@@ -189,7 +189,7 @@ def walk(tmp_path):
         f"ROCWHEEL_{name}_CHANNELS_FILE": str(channels)
         for name in (
             "NIGHTLY_PLAN", "NIGHTLY_RUN", "NIGHTLY_CELL", "NIGHTLY_CHANGES", "NIGHTLY_STATUS",
-            "NIGHTLY_CHECK", "NIGHTLY_REPORT_STATE", "NIGHTLY_BISECT", "PROMOTE",
+            "NIGHTLY_CHECK", "NIGHTLY_REPORT", "NIGHTLY_BISECT", "PROMOTE",
         )
     }  # fmt: skip
     config = {

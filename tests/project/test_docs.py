@@ -29,6 +29,7 @@ from rocwheel.rocm import therock
 
 ROOT = Path(__file__).parents[2]
 PACKAGE = ROOT / "build" / "rocwheel"
+OLD = {name.partition(" ")[0] for name in MOVED}  # of commands
 ELSEWHERE = ("state.json", "build.json")  # in a store, in a wheelhouse
 
 
@@ -161,7 +162,7 @@ def lines():
         text = re.sub(r" <<END\n.*?^END$", "", text, flags=re.DOTALL | re.MULTILINE)
         for line in re.split(r"\n|\s(?:&&|\|\||;)\s", text):
             yield str(block), line.strip(), block
-    names = "|".join((*COMMANDS, *MOVED))
+    names = "|".join((*COMMANDS, *OLD))
     for where, text in pages.texts():
         marked = rf"`((?:rocwheel|{names})(?: [^`]+)?)`|^(rocwheel (?:{names})(?: .*)?)$"
         for line in map("".join, re.findall(marked, text)):
@@ -184,18 +185,17 @@ def test_every_command_line_of_ours_is_one_that_rocwheel_understands():
     tried, wrong = 0, []
     for where, line, block in lines():
         ours = line.removeprefix("python3 build/ci_build ").removeprefix("rocwheel ")
-        if ours in {"--version", "rocwheel"} or (block and ours == line):
+        if ours in {"--version", "rocwheel", *OLD} or (block and ours == line):
             continue
         words = shlex.split(ours.replace("$PWD", "/here"), comments=True)
         if block and "…" not in ours:
             parse(words)
-        first = next((at for at, word in enumerate(words) if word in COMMANDS or word in MOVED), 0)
+        first = next((at for at, word in enumerate(words) if word in {*COMMANDS, *OLD}), 0)
         names, command = _called(ci_build, ["rocwheel", *words[first:]])
         rest = words[first + len(names) - 1 :]
         options = {word.partition("=")[0] for word in rest if word.startswith("--")}
         if (
             command is ci_build
-            or (names[1] in MOVED and words[1:])  # an earlier name
             or (isinstance(command, click.Group) and rest and rest[0][0] not in "-…")
             or options - known - {name for param in command.params for name in param.opts}
         ):

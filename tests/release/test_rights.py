@@ -1,7 +1,7 @@
 """Each role can do its work with exactly its rights, and nothing else.
 
 moto's server enforces IAM policies. Every command is run as each role, with the policy that
-`channels rights` prints for it.
+`trust rights` prints for it.
 """
 
 from __future__ import annotations
@@ -50,7 +50,7 @@ class World:
         self.logins = {}
         for role in ROLES:
             capsys.readouterr()
-            line = ["channels", "rights", "--role", role, "--family", FAMILY.name]
+            line = ["trust", "rights", "--role", role, "--family", FAMILY.name]
             assert main([*line, "--store", self.url]) == 0
             document = json.loads(capsys.readouterr().out)
             self.logins[role] = login(server, f"{role}-{self.bucket}"[:60], document)
@@ -204,7 +204,7 @@ def test_who_stages_puts_approvals_and_no_other_role_does(world) -> None:
 
 
 def test_every_role_that_writes_records_may_have_them_kept(world, console) -> None:
-    """In a bucket with Object Lock, with the policy that `channels rights` prints."""
+    """In a bucket with Object Lock, with the policy that `trust rights` prints."""
     enforce(world.server, "inf")
     bucket, admin = f"kept-{world.bucket}"[:60], world.client("admin")
     where = {"LocationConstraint": "us-east-2"}

@@ -245,7 +245,7 @@ def build_builder(engine: TestEngine) -> str:
     done = subprocess.run(
         [
             *(sys.executable, str(checkout / "build" / "ci_build"), "image", "build"),
-            *("--engine", engine.kind, "--recipe", "debian_12", "--base", BASE),
+            *("--container-engine", engine.kind, "--recipe", "debian_12", "--base", BASE),
             *("--build-network", "host"),
         ],
         env={**os.environ, **engine.env},

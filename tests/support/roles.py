@@ -26,7 +26,7 @@ CELLS = {
 
 def a_night(url: str) -> NightPlan:
     """One cell for each role, each a command of ours that passes at once."""
-    argv = ("channels", "rights", "--role=runner", f"--store={url}")
+    argv = ("trust", "rights", "--role=runner", f"--store={url}")
     return NightPlan(
         night="one", made="2026-05-01T00:00:00Z", by="me", tool=__version__, target=(),
         recipes=(), cells=tuple(Cell(name=name, kind="x", argv=argv) for name in CELLS.values()),
@@ -39,7 +39,7 @@ def private_bucket(
 ) -> Iterator[tuple[str, Callable[[str], dict[str, str]]]]:
     """A store that strangers may not read, and the environment of each role on it.
 
-    A role may write what `channels rights` lets it, no more; all may read, as with `*` there.
+    A role may write what `trust rights` lets it, no more; all may read, as with `*` there.
     """
     url = f"s3://{BUCKET}/place"
     channel, users = channels.of_store(url), {}

@@ -107,7 +107,7 @@ def log(tmp_path, monkeypatch):
 def test_a_dry_run_says_how_the_image_is_made(log, capsys, named):
     assert main(["--dry-run", "demo", "--executor=docker", *named]) == 0
     first, *_ = capsys.readouterr().out.splitlines()
-    assert first.endswith(" image build --engine docker --recipe debian_12")
+    assert first.endswith(" image build --container-engine docker --recipe debian_12")
     asked = log.read_text()
     assert "label=" in asked
     assert "builder=debian_12" in asked
@@ -123,7 +123,7 @@ def test_where_the_engine_cannot_pull_the_error_names_base(log, capsys):
 def test_the_base_of_the_image_can_be_named(log, capsys):
     assert main(["--dry-run", "demo", "--executor=docker", "--base=own:1"]) == 0
     line, *_ = capsys.readouterr().out.splitlines()
-    assert line.endswith(" image build --engine docker --recipe debian_12 --base own:1")
+    assert line.endswith(" image build --container-engine docker --recipe debian_12 --base own:1")
     assert main(["demo", "--executor=docker", "--base=own:1"]) == 8
     assert "own:1" in capsys.readouterr().err
     assert "pull debian@sha256:" not in log.read_text()

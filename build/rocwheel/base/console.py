@@ -64,12 +64,17 @@ class Console:
         mode: ConsoleMode = ConsoleMode.PLAIN,
         verbosity: int = 0,
         colour: bool = False,
+        spelt: Callable[[str], str] = str,
     ) -> None:
-        """`clock` returns monotonic seconds; verbosity -1 is quiet, 1 shows details, 2 debugs."""
+        """`spelt` returns a warning or a hint with command lines that can be pasted.
+
+        `clock` returns monotonic seconds; verbosity -1 is quiet, 1 shows details, 2 debugs.
+        """
         self.mode = mode
         self.colour = colour
         self.verbosity = verbosity
         self.seconds: dict[str, float] = {}
+        self._spelt = spelt
         self._stream = stream
         self._clock = clock
         self._lock = threading.Lock()
@@ -91,6 +96,7 @@ class Console:
         if once and text in self._shown:
             return
         self._shown.add(text)
+        text = self._spelt(text)
         if self.mode is ConsoleMode.GITHUB:  # where line breaks are escaped
             self._write(f"::warning::{escaped(text)}")
         else:
@@ -115,7 +121,7 @@ class Console:
         shown = next((text for text in self._shown if error.detail.startswith(text)), "")
         if detail := error.detail.removeprefix(shown).lstrip("\n"):
             self._print(detail)
-        message, hint = printable(str(error)), printable(error.hint)
+        message, hint = printable(str(error)), printable(self._spelt(error.hint))
         if self.mode is ConsoleMode.GITHUB:
             self._write("::error::" + escaped(f"{message}\n{hint}".strip()))
             return

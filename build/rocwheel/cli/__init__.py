@@ -10,7 +10,7 @@ import re
 import signal
 import sys
 from contextlib import suppress
-from functools import cache
+from functools import cache, partial
 from typing import TYPE_CHECKING, Final
 
 import click
@@ -65,30 +65,42 @@ STAGES: Final = {
         "completion": ("known", "Print shell completion code."),
     },
 }
-# names of earlier releases, for one release more: where they are now, and the function
+# names of earlier releases, for one release more, and what they are called now
 MOVED: Final = {
-    "bump": ("pins bump", "bump:bump"),
-    "cache": ("doctor cache", "doctor:cache"),
-    "channels": ("trust channels", "trust:channels"),
-    "configure": ("dev configure", "bazel:configure"),
-    "fetch_rocm": ("rocm fetch", "dist:fetch_rocm"),
-    "pin": ("pins", "bump:pins"),
-    "prune": ("index prune", "release:prune"),
-    "rebuild": ("wheel rebuild", "dist:rebuild"),
-    "report": ("nightly report", "nightly:report"),
-    "restore": ("index restore", "release:restore"),
-    "runtime_images": ("image runtime", "image:runtime_images"),
-    "serve": ("index serve", "index:serve"),
-    "shell": ("image shell", "bazel:shell"),
-    "skips": ("gate skips", "gate:skips_group"),
-    "unyank": ("index unyank", "release:unyank"),
+    "bump": "pins bump",
+    "cache": "doctor cache",
+    "channels rights": "trust rights",
+    "configure": "dev configure",
+    "fetch_rocm": "rocm fetch",
+    "pin": "pins",
+    "prune": "index prune",
+    "rebuild": "wheel rebuild",
+    "report state": "nightly report",
+    "restore": "index restore",
+    "runtime_images": "image runtime",
+    "serve": "index serve",
+    "shell": "image shell",
+    "skips": "gate skips",
+    "unyank": "index unyank",
+}
+# what groups hold: a misspelt word is answered without importing all of them
+BELOW: Final = {
+    "dev": "configure",
+    "doctor": "cache",
+    "rocm": "fetch",
+    "wheel": "diff inspect rebuild repair retag reversion verify",
+    "image": "build prune runtime shell show",
+    "pins": "add bump",
+    "gate": "list merge skips",
+    "index": "adopt check prune repair restore serve unyank",
+    "trust": "approve keygen renew rights rotate show sign verify",
+    "nightly": "bisect cell changes check clear drop plan prune report retry run status stop",
 }
 COMMANDS: Final = {
     name: (f"rocwheel.cli.{where if ':' in where else f'{where}:{name}'}", line)
     for stage in STAGES.values()
     for name, (where, line) in stage.items()
 }
-NAMES: Final = (*COMMANDS, *MOVED)
 
 
 @cache
@@ -104,7 +116,7 @@ def other_tools() -> dict[str, str]:
 
 def as_called(text: str, app: App) -> str:
     """Return a hint whose command lines, `in such marks`, can be pasted as they are."""
-    ours = rf"`(?:rocwheel )?((?:{'|'.join(NAMES)})(?: [^`]*)?)`"  # not a key, `rocm.source`
+    ours = rf"`(?:rocwheel )?((?:{'|'.join(COMMANDS)})(?: [^`]*)?)`"  # not a key, `rocm.source`
     return re.sub(ours, lambda line: f"`{command_line(app, line[1])}`", text)
 
 
@@ -118,20 +130,15 @@ def command_line(app: App, line: str) -> str:
     from rocwheel.base.download import shown_setting
 
     typed = line.split(" ")
-    if typed[0] in MOVED:
-        return command_line(app, " ".join([MOVED[typed[0]][0], *typed[1:]]))
-    command = ci_build.get_command(click.Context(ci_build), typed[0])
-    names = typed[:1]
-    if command:
-        names, command = _called(command, typed)
-    name, rest = " ".join(names), " ".join(typed[len(names) :])
+    names, command = _called(ci_build, ["", *typed])
+    name, rest = " ".join(names[1:]), " ".join(typed[len(names) - 1 :])
     wanted = {"channel", "store", "channels_file", "family_file", "family", "manifest"}
     if app.context and app.context.command is command:
         wanted.add("signer")  # who runs another command may be another person
     given = {word.partition("=")[0] for word in rest.split()}
     if given & {"--channel", "--store"}:  # one of them
         wanted -= {"channel", "store", "channels_file"}
-    params = {p.name: p for p in command.params if p.name} if command else {}
+    params = {p.name: p for p in command.params if p.name}
     wanted -= {name for name, param in params.items() if given.intersection(param.opts)}
     words = tuple(shown_setting("", word) for word in given_words(app, wanted & params.keys()))
     families = [word for word in words if word.startswith("--family=")]
@@ -145,35 +152,14 @@ def command_line(app: App, line: str) -> str:
 def _version(ctx: click.Context, _param: click.Parameter, value: bool) -> None:
     if not value or ctx.resilient_parsing:
         return
-    app = ctx.find_object(App) or start()
-    commit, is_changed = _identity(app)
-    click.echo(f"rocwheel {__version__} ({commit[:12]}{', changed' if is_changed else ''})")
-    ctx.exit()
-
-
-def _identity(app: App) -> tuple[str, bool]:
-    """Return the commit of a checkout and whether files differ, by one call of git.
-
-    Else the commit that an installed rocwheel was built from, or the digest of an unpacked one.
-    """
-    root = os.path.abspath(f"{__file__}/../../../..")  # noqa: PTH100
-    if os.path.exists(f"{root}/.git"):  # noqa: PTH110
-        from rocwheel.base.process import Command
-
-        # as `rocwheel.base.git` asks
-        safe = ("-c", "safe.directory=*", "-c", "core.fsmonitor=false")
-        how = ("--no-optional-locks", "status", "--porcelain=2", "--branch")
-        with suppress(RocwheelError):
-            asked = Command(argv=("git", "-C", root, *safe, *how))
-            head, _, *rest = app.runner.capture(asked).splitlines()
-            return head.split()[-1], not all(line.startswith("#") for line in rest)
-    from functools import partial
-
     from rocwheel.base import home
     from rocwheel.base.git import identify
 
+    app = ctx.find_object(App) or start()
     source = home.tool(home.find(None), partial(identify, runner=app.runner))
-    return source.commit or source.digest or "unknown", source.dirty
+    commit = source.commit or source.digest or "unknown"
+    click.echo(f"rocwheel {__version__} ({commit[:12]}{', changed' if source.dirty else ''})")
+    ctx.exit()
 
 
 class Commands(Group):
@@ -181,25 +167,20 @@ class Commands(Group):
 
     @property
     def meant(self) -> Mapping[str, str]:
-        moved = {old: f"did you mean {new}?" for old, (new, _) in MOVED.items()}
+        moved = {old.split()[0]: f"did you mean {new}?" for old, new in MOVED.items()}
         words = ((word, here) for word, here in other_tools().items() if word[:1] != "-")
         return moved | {word: f"did you mean {word}? instead of it: {here}" for word, here in words}
+
+    def places(self, word: str) -> list[str]:
+        """Return where commands of this name are."""
+        below = [f"{group} {word}" for group, names in BELOW.items() if word in names.split()]
+        return [word, *below] if word in COMMANDS else below
 
     def list_commands(self, ctx: click.Context) -> list[str]:  # noqa: ARG002
         return list(COMMANDS)
 
     def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:  # noqa: ARG002
-        if cmd_name in MOVED:
-            return imported(f"rocwheel.cli.{MOVED[cmd_name][1]}")
-        name = cmd_name.replace("-", "_")
-        if name not in COMMANDS:
-            return None
-        found = imported(COMMANDS[name][0])
-        for path, where in MOVED.values():
-            group, _, inner = path.partition(" ")
-            if group == name and inner and isinstance(found, Group):
-                found.elsewhere[inner] = f"rocwheel.cli.{where}"
-        return found
+        return imported(COMMANDS[cmd_name][0]) if cmd_name in COMMANDS else None
 
     def shell_complete(self, ctx: click.Context, incomplete: str) -> list[CompletionItem]:
         """Commands of the table, and options of a build, which may stand before the command."""
@@ -215,7 +196,15 @@ class Commands(Group):
                 formatter.write_dl([(name, line) for name, (_, line) in commands.items()])
 
     def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
-        return super().parse_args(ctx, self._in_order(ctx, args))
+        args, app = self._in_order(ctx, args), ctx.find_object(App)
+        if app:
+            app.spelt = partial(as_called, app=app)
+        old = next((old for old in MOVED if args[: old.count(" ") + 1] == old.split()), "")
+        if old and app and not ctx.resilient_parsing:
+            with suppress(OSError):  # a stream that cannot be written changes no exit status
+                app.console.warn(f"{old} is now called {MOVED[old]}; the next release drops {old}")
+            del app.console  # what the command prints follows from options read after this
+        return super().parse_args(ctx, _called_now(args))
 
     def _in_order(self, ctx: click.Context, args: list[str]) -> list[str]:
         """Put options that stand before the command behind it, where they are used.
@@ -226,10 +215,12 @@ class Commands(Group):
         if not args or args[0][:1] != "-" or args[0] in own:
             return args
         likely = []
-        for at, word in enumerate(args):
-            if command := self.get_command(ctx, word):
-                names, target = _called(command, args[at:])
-                line = [*names, *args[:at], *args[at + len(names) :]]
+        for at in range(len(args)):
+            words = _called_now(args[at:])
+            if words[0] in COMMANDS:
+                names, target = _called(ci_build, ["", *words])
+                end = len(args) - (len(words) - len(names) + 1)
+                line = [*args[at:end], *args[:at], *args[end:]]
                 if _words(target, args[:at]) == []:
                     return line
                 if args[at - 1][:1] != "-" or "=" in args[at - 1]:  # else the value of an option
@@ -248,38 +239,30 @@ class Commands(Group):
             raise click.UsageError(what, ctx)
         return [*rest[:1], *args] if rest else args  # whose first word is no command
 
-    def configure(self, ctx: click.Context, name: str, command: click.Command) -> None:
-        """Take defaults from the configuration file; warn of variables that set nothing."""
-        from rocwheel.cli import config_file
-
-        app = ctx.find_object(App)
-        if app is None or ctx.resilient_parsing:
-            return
-        app.settings.check(NAMES, lambda: _dist_wheels(ctx).params)
-        app.command = name  # whose settings an error may ask for: they can be read
-        ctx.default_map = {name: app.settings.defaults(command, name)}
-        for warning in config_file.misspelt(app.environ, command, name, NAMES):
-            app.console.warn(warning)
-
     def resolve_command(
         self, ctx: click.Context, args: list[str]
     ) -> tuple[str | None, click.Command | None, list[str]]:
-        if args and (args[0] in MOVED or args[0].replace("-", "_") in COMMANDS):
-            # also as `check-install`, the spelling of earlier releases
-            name: str | None = args[0] if args[0] in MOVED else args[0].replace("-", "_")
-            command, rest = self.get_command(ctx, str(name)), args[1:]
-            app = ctx.find_object(App)
-            if args[0] in MOVED and app and not ctx.resilient_parsing:
-                new = MOVED[args[0]][0]
-                with suppress(OSError):  # a stream that cannot be written changes no exit status
-                    text = f"{args[0]} is now called {new}; the next release drops the name"
-                    app.console.warn(text)
-                del app.console  # what the command prints follows from options read after this
-        else:
-            name, command, rest = super().resolve_command(ctx, args)
-        if command is not None and name is not None:
-            self.configure(ctx, name, command)
+        """Take defaults from the configuration file; warn of variables that set nothing."""
+        name, command, rest = super().resolve_command(ctx, args)
+        app = ctx.find_object(App)
+        if app and name and command and not ctx.resilient_parsing:
+            from rocwheel.cli import config_file
+
+            app.settings.check(COMMANDS, lambda: self.meant, lambda: _dist_wheels(ctx).params)
+            app.command = name  # whose settings an error may ask for: they can be read
+            ctx.default_map = {name: app.settings.defaults(command, name)}
+            for warning in config_file.misspelt(app.environ, command, name, COMMANDS):
+                app.console.warn(warning)
         return name, command, rest
+
+
+def _called_now(words: list[str]) -> list[str]:
+    """Return words that begin with a command by its name of today."""
+    for number in (2, 1):
+        if new := MOVED.get(" ".join(words[:number])):
+            return [*new.split(), *words[number:]]
+    name = "".join(words[:1]).replace("-", "_")  # as `check-install`, the spelling of 0.2
+    return [name, *words[1:]] if name in COMMANDS else words
 
 
 def _called(command: click.Command, words: list[str]) -> tuple[list[str], click.Command]:
@@ -394,15 +377,11 @@ def _mistake_in_matrix(exc: Exception) -> ConfigError | None:
 
 
 def _run(app: App, argv: Sequence[str] | None) -> int:
-    columns = 80  # of help, as click asks by shutil, whose import takes a while
-    with suppress(OSError, ValueError):
-        columns = int(os.environ.get("COLUMNS") or os.get_terminal_size().columns) or columns
     try:
         status = ci_build.main(
             args=None if argv is None else list(argv),
             prog_name=program_name(sys.argv[0]),
             standalone_mode=False,
-            terminal_width=max(min(columns, 100) - 2, 50),
             obj=app,
         )
     # click's answer to EPIPE, which it takes for itself (`main` of a command):
@@ -435,16 +414,9 @@ def _of_other_tools(ctx: click.Context | None, argv: Sequence[str], unknown: str
     return found
 
 
-def _path(ctx: click.Context) -> str:
-    """Return what people type for a command, by its name of today."""
-    program = ctx.find_root().command_path
-    first, *rest = ctx.command_path.removeprefix(program).split() or [""]
-    return " ".join(filter(None, (program, MOVED.get(first, (first,))[0], *rest)))
-
-
 def _usage(app: App, exc: click.ClickException, argv: Sequence[str]) -> int:
     ctx = getattr(exc, "ctx", None)
-    command = _path(ctx) if ctx else program_name(sys.argv[0])
+    command = ctx.command_path if ctx else program_name(sys.argv[0])
     from rocwheel.base.download import shown_setting
 
     near, text = "", exc.format_message()
@@ -477,7 +449,7 @@ def _usage(app: App, exc: click.ClickException, argv: Sequence[str]) -> int:
     has = {param.name for param in ctx.command.params} if ctx else set()
     is_of_bazel = "unexpected extra argument" in text and "(-" in text and "bazel_options" in has
     near = "give options of Bazel by --bazel-options=; " if is_of_bazel else near
-    message = shown_setting("", " ".join(text.split()))
+    message = shown_setting("", as_called(" ".join(text.split()), app))
     error = RocwheelError(message, hint=f"{near}see {command} --help")
     _report(app, "usage", error, cause=exc)
     return exc.exit_code
@@ -494,7 +466,7 @@ def _fail(app: App, error: RocwheelError) -> int:
             _, is_one, value = word.partition("=")
             if is_one and str(error).startswith(f"{value!r}: unknown "):
                 error.hint = answer
-    error.hint = shown_setting("", as_called(error.hint, app))
+    error.hint = shown_setting("", error.hint)
     if app.debug:
         import traceback
 
@@ -510,7 +482,7 @@ def _report(app: App, kind: str, error: RocwheelError, cause: Exception | None =
 
     With `--json` also on stdout. A stream that cannot be written changes no exit status.
     """
-    ctx = getattr(cause, "ctx", None) or app.context
+    error.hint, ctx = as_called(error.hint, app), getattr(cause, "ctx", None) or app.context
     if app.command and ctx and not isinstance(error, HostError):
         from rocwheel.cli import config_file
 

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping
+    from collections.abc import Callable, Iterable, Mapping
     from datetime import datetime
     from pathlib import Path
 
@@ -41,32 +41,28 @@ class App:
         """Take the environment; the working directory is read when it is first needed."""
         self.environ = environ
         if cwd is not None:
-            self.folder, self.cwd = str(cwd), cwd
+            self.cwd = cwd
         self.command = ""  # of the table of commands
         self.context: click.Context | None = None  # of the command that runs
         self.ci_dir = ""
         self.json = False
         self.debug = False
         self.verbosity = 0
-
-    @cached_property
-    def folder(self) -> str:
-        """The working directory as text, for help. Raises HostError when it was deleted."""
-        from rocwheel.base.errors import HostError
-
-        try:
-            return os.getcwd()  # noqa: PTH109 - pathlib is not loaded for help
-        except FileNotFoundError:
-            raise HostError(
-                "the working directory was deleted", hint="change to a folder that exists"
-            ) from None
+        self.spelt: Callable[[str], str] = str  # of warnings and hints, where command lines are
 
     @cached_property
     def cwd(self) -> Path:
         """The working directory. Raises HostError when it was deleted."""
         from pathlib import Path
 
-        return Path(self.folder)
+        from rocwheel.base.errors import HostError
+
+        try:
+            return Path.cwd()
+        except FileNotFoundError:
+            raise HostError(
+                "the working directory was deleted", hint="change to a folder that exists"
+            ) from None
 
     @cached_property
     def console(self) -> Console:
@@ -83,6 +79,7 @@ class App:
             mode=mode,
             verbosity=2 if self.debug else self.verbosity,
             colour=mode is ConsoleMode.TERMINAL and not self.environ.get("NO_COLOR"),
+            spelt=self.spelt,
         )
 
     @cached_property
@@ -119,7 +116,7 @@ class App:
         """The configuration file in force. Raises ConfigError."""
         from rocwheel.cli import config_file
 
-        return config_file.find(self.folder, self.environ.get("ROCWHEEL_CONFIG", ""))
+        return config_file.find(self.cwd, self.environ.get("ROCWHEEL_CONFIG", ""))
 
     @property
     def program(self) -> tuple[str, ...]:

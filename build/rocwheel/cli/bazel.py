@@ -31,33 +31,6 @@ from rocwheel.records.build_options import BuildOptions
 COMMON = (ROCM, FAMILY, SOURCES, BAZEL, CACHE, REMOTE, CONTAINER)
 
 
-@command("configure")
-@build_of(*COMMON, PYTHONS, VERSION, allow_dirty=True)
-@option(
-    "--output",
-    type=PATH,
-    help="The rc file to write, outside of the checkout; default: in the cache.",
-)
-@dry_run
-@click.pass_obj
-def configure(app: App, build: BuildOptions, output: Path | None, dry_run: bool) -> None:
-    """Write an rc file with the options of a build, and print how to run Bazel by hand.
-
-    Takes the options of dist_wheels. With the file, Bazel shares its output and caches with
-    rocwheel. It prints one command line for each start of Bazel.
-    """
-    from rocwheel.tools import dev as loop
-
-    request = request_from(app, build, therock=rocm_source(build))
-    if output and output.exists() and not output.is_file():
-        raise ConfigError(f"--output: {output}: no file", hint="name a file, or a new one")
-    path, lines = loop.configure(request, app.here, rc_file=output, dry_run=dry_run)
-    if dry_run:
-        return app.emit_plan(lines)
-    app.console.info(f"wrote {path}; by hand:")
-    return app.emit({"rc_file": str(path), "commands": lines}, "\n".join(lines))
-
-
 @group("dev", invoke_without_command=True)
 @option(
     "--environment",
@@ -80,7 +53,13 @@ def configure(app: App, build: BuildOptions, output: Path | None, dry_run: bool)
     multiple=True,
     help="Test file to run with pytest; repeatable.",
 )
-@option("--test-option", "test_options", multiple=True, help="Option of pytest; repeatable.")
+@option(
+    "--test-option",
+    "test_options",
+    metavar="OPTION",
+    multiple=True,
+    help="Option of pytest; repeatable.",
+)
 @option(
     "--keep-container",
     metavar="TIME",
@@ -133,6 +112,33 @@ def dev(
     document = {"bazel": runs.document, "installed": installed, "tested": bool(tests)}
     said = f"{count(runs.actions_executed, 'action')}, {count(len(installed), 'wheel')} installed"
     return app.emit({**document, "seconds": app.console.seconds}, said)
+
+
+@dev.command("configure")
+@build_of(*COMMON, PYTHONS, VERSION, allow_dirty=True)
+@option(
+    "--output",
+    type=PATH,
+    help="The rc file to write, outside of the checkout; default: in the cache.",
+)
+@dry_run
+@click.pass_obj
+def configure(app: App, build: BuildOptions, output: Path | None, dry_run: bool) -> None:
+    """Write an rc file with the options of a build, and print how to run Bazel by hand.
+
+    Takes the options of dist_wheels. With the file, Bazel shares its output and caches with
+    rocwheel. It prints one command line for each start of Bazel.
+    """
+    from rocwheel.tools import dev as loop
+
+    request = request_from(app, build, therock=rocm_source(build))
+    if output and output.exists() and not output.is_file():
+        raise ConfigError(f"--output: {output}: no file", hint="name a file, or a new one")
+    path, lines = loop.configure(request, app.here, rc_file=output, dry_run=dry_run)
+    if dry_run:
+        return app.emit_plan(lines)
+    app.console.info(f"wrote {path}; by hand:")
+    return app.emit({"rc_file": str(path), "commands": lines}, "\n".join(lines))
 
 
 @command("shell")

@@ -81,7 +81,13 @@ asked_options = option_set(
 @command("bisect")
 @asked_options
 @option("--engine", type=click.Choice(SCHEDULERS), default=SCHEDULERS[0], help="Where probes run.")
-@option("--gpu-hours", type=float, default=math.inf, help="Largest number of GPU hours.")
+@option(
+    "--gpu-hours",
+    metavar="HOURS",
+    type=float,
+    default=math.inf,
+    help="Largest number of GPU hours.",
+)
 @option("--program", metavar="COMMAND", rare=True, help="How cells start rocwheel.")
 @store_options
 @person_options
@@ -167,7 +173,7 @@ def bisect(
     if path := app.environ.get("GITHUB_STEP_SUMMARY"):
         app.write(path, finding.issue, "a")
     app.console.info(f"kept: {where.store.locate(key)}.json; text for an issue: {key}.md")
-    again = command_line(app, f"nightly report state --night={asked.bad}")
+    again = command_line(app, f"nightly report --night={asked.bad}")
     app.console.info(f"to show it on the page: {again}")
     return 0 if finding.is_named else CommandError.exit_code
 

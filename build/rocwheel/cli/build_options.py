@@ -70,7 +70,7 @@ ROCM: Final = (
         "--therock-index-url",
         metavar="URL",
         rare=True,
-        help="Install ROCm by pip from this index, or from a stream of TheRock's.",
+        help="Install ROCm with pip from this index, or from this stream of TheRock.",
     ),
     _inputs(
         "--rocm-devices",
@@ -78,7 +78,7 @@ ROCM: Final = (
         rare=True,
         type=ListOf(known.of()),
         default=(),
-        help="GPUs that a ROCm by pip has code for, comma-separated, or all.",
+        help="GPUs to install ROCm packages for with pip: a list, or all.",
     ),
     _inputs(
         "--therock-sha256",
@@ -124,16 +124,14 @@ FAMILY_FILE: Final = _inputs(
 )
 
 
-def family_options(text: str) -> tuple[Callable[[Any], Any], ...]:
+def family_options(text: str) -> Callable[[Any], Any]:
     """Return --family of a command that takes several, with its help, and their file."""
     kind = ListOf(known.families_or_all)
-    return (
-        _inputs("--family", metavar="LIST", type=kind, multiple=True, help=text),
-        FAMILY_FILE,
-    )
+    several = _inputs("--family", metavar="LIST", type=kind, multiple=True, help=text)
+    return lambda function: several(FAMILY_FILE(function))
 
 
-FAMILY: Final = family_options("GPU families to build for, or all; default: the tarball's.")
+FAMILY: Final = (family_options("GPU families to build for, or all; default: the tarball's."),)
 TARGETS: Final = (
     _inputs(
         "--gfx-targets",
@@ -161,7 +159,7 @@ SOURCES: Final = (
         metavar="VERSION",
         type=OneOf(known.jax_versions),
         default="",
-        help="JAX of ci/pins.yaml; default: its default.",
+        help="JAX release of ci/pins.yaml; default: the one there.",
     ),
     _jax(
         "--jax-repository",
@@ -230,6 +228,7 @@ PROGRAMS: Final = (
     _bazel(
         "--bazel-path",
         "--bazel",
+        metavar="PATH",
         type=known.FILE,
         help="The Bazel to use; default: the version the tree asks for, on PATH or fetched.",
     ),
@@ -255,12 +254,14 @@ BAZEL: Final = (
     ),
     _bazel(
         "--bazel-options",
+        metavar="OPTION",
         multiple=True,
         rare=False,
         help="Bazel option, added last; repeatable.",
     ),
     _bazel(
         "--bazel-startup-options",
+        metavar="OPTION",
         multiple=True,
         help="Further Bazel startup option; repeatable.",
     ),

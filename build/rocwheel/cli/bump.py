@@ -10,7 +10,7 @@ from rocwheel.base import files
 from rocwheel.base.download import Client, Retry
 from rocwheel.base.errors import RocwheelError
 from rocwheel.cli.app import App
-from rocwheel.cli.options import command, dry_run, group, option
+from rocwheel.cli.options import dry_run, group, option
 from rocwheel.tools import bump as bumping
 
 Wanted: TypeAlias = "tuple[str, bumping.Fact, str]"
@@ -50,7 +50,7 @@ def add(app: App, *, version: str, repository: str, ref: str, default: bool, dry
     _finish(app, context, {"pin": facts.pin.name, "commit": facts.pin.commit}, dry_run=dry_run)
 
 
-@command("bump")
+@pins.command("bump")
 @click.argument("what", required=False, type=click.Choice(KINDS))
 @option("--to", metavar="[NAME=]VERSION", help="The version; default: the newest there is.")
 @option("--check", is_flag=True, help="Only print what is newer; status 1 if anything is.")
@@ -60,8 +60,8 @@ def bump(app: App, what: str | None, to: str, check: bool, dry_run: bool) -> int
     """Take a newer JAX, ROCm or Bazel, once verified; compare TheRock's addresses.
 
     Compares sources with wheels, bytes with published digests, and the addresses of TheRock with
-    its own sources. Prints what changes and the upstream log. Without a name it looks at all, and
-    --check ends with status 4, 5 or 11 where nothing is newer, but not all servers answered.
+    its own sources. Prints what changes and the upstream log. Without WHAT it looks at all of them.
+    --check ends with 4, 5 or 11 if nothing is newer, but a server did not answer.
     """
     if to and not what:
         raise click.UsageError("--to is for one WHAT")

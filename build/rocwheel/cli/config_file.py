@@ -11,7 +11,6 @@ import re
 import sys
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass
-from itertools import accumulate
 from typing import TYPE_CHECKING, Any, Final
 
 import click
@@ -69,7 +68,7 @@ class Settings:
 
     def _value(self, item: click.Option, value: object, where: str) -> object:
         kinds: tuple[type, ...] = (bool,) if item.is_flag else (str, int, float)
-        many = item.multiple and not getattr(item, "once", False)
+        many = item.multiple
         values = value if many and isinstance(value, list) else [value]
         for one in values:
             if not isinstance(one, kinds) or (isinstance(one, bool) and not item.is_flag):
@@ -80,17 +79,21 @@ class Settings:
         return tuple(values) if item.multiple else values[0]
 
     def check(
-        self, commands: Collection[str], options: Callable[[], Iterable[click.Parameter]]
+        self,
+        commands: Collection[str],
+        meant: Callable[[], Mapping[str, str]],
+        options: Callable[[], Iterable[click.Parameter]],
     ) -> None:
         """Refuse what names no command. Raises ConfigError with the nearest one.
 
-        `options` gives those of builds, which people put at the top of the file.
+        `meant` has other words for commands; `options` gives those of builds, which people put at
+        the top of the file.
         """
         for key in self.values:
             if key not in commands and key not in FOLDERS:
                 hint = f"an option stands below its command: [dist_wheels] {key} = …"
                 if key not in {param.opts[0].lstrip("-") for param in options()}:
-                    hint = _suggest(key, (*commands, *FOLDERS))
+                    hint = meant().get(key) or _suggest(key, (*commands, *FOLDERS))
                 raise self._wrong(key, f"{key}: unknown command or key", hint=hint)
 
     def lines(
@@ -171,16 +174,12 @@ def _suggest(name: str, known: Collection[str]) -> str:
     return suggest(name, known)
 
 
-def find(folder: str, named: str) -> Settings:
+def find(folder: Path, named: str) -> Settings:
     """Read the configuration file in force. Raises ConfigError if it cannot be read."""
-    above = accumulate(folder.rstrip("/").split("/"), "{}/{}".format)
-    places = (f"{item}/{NAME}" for item in reversed([*above]))
-    place = named or next(filter(os.path.isfile, places), "")
-    if not place:
+    places = (item / NAME for item in (folder, *folder.parents))
+    path = folder / named if named else next(filter(os.path.isfile, places), None)
+    if path is None:
         return Settings(path=None, text="", values={})
-    from pathlib import Path  # which takes a tenth of the time that help takes
-
-    path = Path(folder, place)
     if sys.version_info >= (3, 11):
         import tomllib
     else:

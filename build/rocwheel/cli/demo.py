@@ -66,7 +66,7 @@ def demo(
     A night, whose store is a folder, builds the wheels and releases them. Then they are installed
     from there by hash.
 
-    With --families each family gates the same set, which is released for those where it passes.
+    With --families, each family gates the same set. It is released for the families that pass.
     With --executor docker or podman there is no night: the demo makes a builder image if this
     checkout has none, and builds the wheels in it.
     """
@@ -87,7 +87,7 @@ def demo(
             dry_run=dry_run,
         )
         if not image:
-            line = f"image build --engine {asked.executor.kind} --recipe {job.RECIPE}"
+            line = f"image build --container-engine {asked.executor.kind} --recipe {job.RECIPE}"
             line += f" --base {base}" if base else ""
             return app.emit_plan([command_line(app, line), "# then the demo, in that image"])
         asked = replace(asked, executor=replace(asked.executor, image=image))

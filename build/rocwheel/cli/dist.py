@@ -68,7 +68,7 @@ def rocm_group() -> None:
     """Fetch, check and cache a ROCm tree."""
 
 
-@command("fetch_rocm")
+@rocm_group.command("fetch")
 @build_of(ROCM, CACHE)
 @dry_run
 @click.pass_obj
@@ -166,8 +166,8 @@ def dist_wheels(
     """Build, repair and verify a set of wheels, with a manifest; print the manifest's path.
 
     ROCm comes from --therock-path, JAX from a pin (--jax-version) or a folder (--jax-source-dir).
-    The set appears whole in a folder below --wheelhouse, which is named after the first digits of
-    the manifest's SHA-256; `current` points to the newest.
+    The set appears, whole, in a new folder of --wheelhouse. The first digits of the manifest's
+    SHA-256 name that folder; `current` points to the newest.
     """
     from rocwheel import dist
     from rocwheel.release import proof
@@ -230,9 +230,9 @@ def rebuild(
     """Build a wheel set again from its manifest, and compare it byte by byte.
 
     MANIFEST is a manifest.json, its wheelhouse, or the SHA-256 of a set in a store. If every wheel
-    is the same, the new wheelhouse gets a statement that says so, which --signer signs. It goes to
-    the set's store, or `stage` uploads it. If not, the differences are printed, and the exit status
-    is 13.
+    is the same, a statement in the new wheelhouse says so; --signer signs it. For a set in a store
+    it goes there, otherwise `stage` uploads it. If wheels differ, the command prints how, and ends
+    with 13.
     """
     from rocwheel import dist
     from rocwheel.records.manifest import Manifest

@@ -25,7 +25,7 @@ from rocwheel.cli import as_called, known
 from rocwheel.cli.app import App
 from rocwheel.cli.build_options import BYTES, build
 from rocwheel.cli.dist import request_from, rocm_source
-from rocwheel.cli.options import NUMBER, PATH, alone, command, dry_run, group, option, option_set
+from rocwheel.cli.options import NUMBER, PATH, alone, command, dry_run, group, option
 from rocwheel.cli.target import (
     StoreOptions,
     TargetOptions,
@@ -75,7 +75,7 @@ def _store(app: App, purpose: Purpose, build: BuildOptions, target: StoreOptions
 @alone
 @click.pass_obj
 def doctor(app: App, purpose: str, target: StoreOptions, build: BuildOptions) -> int:
-    """Show what this machine has for building, gating or releasing, and what it lacks.
+    """Show what this machine has for a job, and what it lacks.
 
     With --for dist_wheels and that command's options it checks exactly that build. With --channel
     or --store it shows your identity there, and tests whether you may write. The exit status is 8
@@ -144,26 +144,22 @@ def _show(app: App, rows: tuple[Row, ...], *, install: tuple[str, ...] = ()) -> 
     return HostError.exit_code if is_bad else 0
 
 
-def _folder(cache_dir: Path | None) -> Path:
-    folder: Path = cache_dir or click.get_current_context().obj.cache
+def _folder(app: App, cache_dir: Path | None) -> Path:
+    folder = cache_dir or app.cache
     if not folder.is_dir() and (cache_dir or folder.exists()):
         raise ConfigError(f"--cache-dir: {folder}: no such folder", hint="check the path")
     return folder
 
 
-cache_option = option_set(
-    "folder",
-    _folder,
-    option(
-        "--cache-dir",
-        metavar="DIR",
-        type=PATH,
-        help="The cache; default: ROCWHEEL_CACHE_DIR, else ~/.cache/rocwheel.",
-    ),
+cache_option = option(
+    "--cache-dir",
+    metavar="DIR",
+    type=PATH,
+    help="The cache; default: ROCWHEEL_CACHE_DIR, else ~/.cache/rocwheel.",
 )
 
 
-@group("cache")
+@doctor.group("cache")
 def cache() -> None:
     """Show what is kept between runs, and remove what is unused."""
 
@@ -171,8 +167,9 @@ def cache() -> None:
 @cache.command("list")
 @cache_option
 @click.pass_obj
-def list_kept(app: App, folder: Path) -> None:
+def list_kept(app: App, cache_dir: Path | None) -> None:
     """Show what is there, how big it is and when it was used."""
+    folder = _folder(app, cache_dir)
     items = housekeeping.look(folder)
     total = sum(item.bytes for item in items)
     rows = [item.row(now=app.now().timestamp()) for item in items]
@@ -200,11 +197,12 @@ def list_kept(app: App, folder: Path) -> None:
 @dry_run
 @click.pass_obj
 def clean(
-    app: App, folder: Path, older_than: float | None, to_size: int | None, dry_run: bool
+    app: App, cache_dir: Path | None, older_than: float | None, to_size: int | None, dry_run: bool
 ) -> None:
     """Remove what has long been unused, or enough to reach a size; keep what is in use."""
     if older_than is None and to_size is None:
         raise click.UsageError("give --older-than DAYS or --to-size SIZE")
+    folder = _folder(app, cache_dir)
     older = None if older_than is None else older_than * housekeeping.DAY
     chosen = housekeeping.choose(
         housekeeping.look(folder), now=app.now().timestamp(), older=older, most=to_size

@@ -463,7 +463,7 @@ def _found(
     return place, signed
 
 
-@group("skips")
+@gate.group("skips")
 def skips_group() -> None:
     """Import and check the skip lists in ci/skips."""
 

@@ -29,15 +29,16 @@ from rocwheel.image import contents, registry
 from rocwheel.image.recipe import BuilderOptions, ImageOptions
 
 engine_option = option(
-    "--engine",
-    section="Container",
+    "--container-engine",
+    "engine",
+    section="Engine",
     type=click.Choice(CONTAINER_ENGINES),
     default="docker",
-    help="The container engine.",
+    help="The program that makes and runs containers.",
 )
 build_network = option(
     "--build-network",
-    section="Container",
+    section="Engine",
     metavar="NAME",
     default="default",
     rare=True,
@@ -46,11 +47,11 @@ build_network = option(
 
 
 def engine_of(app: App, engine: str) -> container.ContainerEngine:
-    """Return the engine that --engine names. Raises HostError when it does not answer."""
+    """Return the engine that --container-engine names. Raises HostError when it does not answer."""
     return container.ask(EngineKind(engine), environ=app.environ, runner=app.runner)
 
 
-@group("image")
+@group("image", also={"shell": "rocwheel.cli.bazel:shell"})
 def images() -> None:
     """Make images to build in, and images that users pull."""
 
@@ -149,13 +150,13 @@ def prune(app: App, engine: str, dry_run: bool) -> None:
     app.emit({"removed": names, "dry_run": dry_run}, "\n".join(names) or "nothing to do")
 
 
-@group("runtime_images", invoke_without_command=True)
+@images.group("runtime", invoke_without_command=True)
 @option_set(
     "image",
     ImageOptions,
     option("--manifest", metavar="SHA|PATH", help="The wheel set (required)."),
     option("--python", metavar="VERSION", help="CPython: 3.12 (required)."),
-    option("--recipe", metavar="TEXT", default="jax", help="Recipe of ci/images.yaml."),
+    option("--recipe", metavar="NAME", default="jax", help="Recipe of ci/images.yaml."),
     option("--base", metavar="NAME", help="Base of ci/images.yaml; default: the first."),
     option(
         "--base-image",
@@ -218,7 +219,7 @@ def runtime_images(
     """Make, test and push a runtime image of a released wheel set.
 
     Base, ROCm, CPython and wheels are separate layers; users pull exactly what was tested.
-    Unchanged inputs build and push nothing. The exit status is 9 when verdicts hold the push up.
+    Unchanged inputs build and push nothing. The exit status is 9 if verdicts block the push.
     """
     from rocwheel.night import image_job as job
 

@@ -13,7 +13,7 @@ from rocwheel.base.console import Unit, count
 from rocwheel.base.errors import HostError, StoreError, named
 from rocwheel.cli import as_called, known
 from rocwheel.cli.app import App
-from rocwheel.cli.options import command, dry_run, group, option
+from rocwheel.cli.options import dry_run, group, option
 from rocwheel.cli.target import (
     PersonOptions,
     Target,
@@ -32,6 +32,8 @@ from rocwheel.release.index.serve import Site
 from rocwheel.release.ledger import log, manifests
 from rocwheel.release.ledger.state import IndexState
 
+RELEASES = ("prune", "restore", "unyank")  # of `cli.release`
+
 
 def _places(target: Target, *, staging: bool) -> list[Place]:
     return [pair[0] if staging else pair[1] for pair in target.pairs()]
@@ -45,7 +47,7 @@ which_option = option(
 )
 
 
-@group("index")
+@group("index", also={name: f"rocwheel.cli.release:{name}" for name in RELEASES})
 def index() -> None:
     """Check, repair, prune and serve an index."""
 
@@ -177,9 +179,9 @@ def _report(
     app.emit({"places": documents}, "\n".join(lines) or nothing)
 
 
-@command("serve")
+@index.command("serve")
 @target_options
-@option("--host", metavar="TEXT", default="127.0.0.1", help="Address to listen on.")
+@option("--host", metavar="ADDRESS", default="127.0.0.1", help="Address to listen on.")
 @option("--port", type=click.IntRange(0, 65535), default=8000, help="0 takes a free one.")
 @click.pass_obj
 def serve(app: App, target: TargetOptions, host: str, port: int) -> None:

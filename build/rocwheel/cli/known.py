@@ -11,6 +11,7 @@ from click import shell_completion
 from click.shell_completion import CompletionItem
 
 from rocwheel.base.errors import ConfigError, RocwheelError
+from rocwheel.base.versions import CPYTHONS, WheelKind
 from rocwheel.cli.app import App, start
 from rocwheel.cli.options import command
 
@@ -185,20 +186,8 @@ def recipes(ctx: click.Context) -> tuple[str, ...]:
     return tuple(recipe.load(_ci(ctx)).builders)
 
 
-def pythons(_ctx: click.Context) -> tuple[str, ...]:
-    """CPythons that wheels are built for."""
-    from rocwheel.base.versions import CPYTHONS
-
-    return CPYTHONS
-
-
-def wheel_kinds(_ctx: click.Context) -> tuple[str, ...]:
-    """Kinds of wheels of a set."""
-    from rocwheel.base.versions import WheelKind
-
-    return tuple(kind.value for kind in WheelKind)
-
-
+pythons = of(*CPYTHONS)
+wheel_kinds = of(*(kind.value for kind in WheelKind))
 MANIFEST: Final = OneOf(digests, or_file=True)
 FILE: Final = OneOf(of(), or_file=True)
 

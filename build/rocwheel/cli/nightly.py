@@ -132,12 +132,9 @@ def truth_of(app: App, target: NightTarget, book: Book) -> truth.Truth:
     return truth.truth(target.nights, night, every, channel, now=now, warn=warn, book=book)
 
 
-@group("nightly")
+@group("nightly", also={"bisect": "rocwheel.cli.bisect:bisect"})
 def nightly() -> None:
     """Plan a night, run it here, on Slurm or on GitHub Actions, and look after it."""
-
-
-nightly.elsewhere["bisect"] = "rocwheel.cli.bisect:bisect"
 
 
 @nightly.command("plan")
@@ -309,7 +306,7 @@ def _plan(
 )
 @option(
     "--workers",
-    type=COUNT,
+    type=click.IntRange(0),
     default=0,
     help="Largest number of cells at once; default: as many as have room.",
 )
@@ -762,19 +759,14 @@ def _may_go_on(nights: Nights, name: str, now: datetime) -> bool:
     return any(not item.settled for item in standings if item.cell.kind != "prune")
 
 
-@group("report")
-def report() -> None:
-    """Make the page of all families."""
-
-
-@report.command("state")
+@nightly.command("report")
 @option("--night", metavar="NAME", default=LATEST, help="The night to sum up.")
 @option("--output", type=PATH, help="Also write it to this file.")
 @option("--nights", type=COUNT, default=30, help="Number of nights on the page.")
 @families_options
 @dry_run
 @click.pass_obj
-def state(
+def report(
     app: App,
     *,
     night: str,

@@ -18,7 +18,7 @@ import functools
 import importlib
 import os
 import re
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable
 from itertools import groupby, pairwise, takewhile
 from typing import TYPE_CHECKING, Any, Final, TypeVar, cast
 
@@ -38,7 +38,7 @@ TALK: Final = "Every command"
 # in the order `--help-all` shows them
 SECTIONS: Final = (
     OWN, "Store", "Target", "Who and why", "Inputs", "JAX and XLA", "Wheels", "Bazel", "Remote",
-    "Container", "Output", TALK,
+    "Container", "Engine", "Output", TALK,
 )  # fmt: skip
 
 
@@ -54,11 +54,11 @@ class Option(click.Option):
         is_flag = settings.get("is_flag") or "flag_value" in settings
         self.once = not (is_flag or settings.get("multiple") or "/" in str(args[0]))
         if self.once:
-            settings["multiple"] = True
-            default = settings.pop("default", "" if "type" not in settings else None)
-            self.absent = default
-            if default:
-                settings |= {"default": (default,), "show_default": True}
+            if not settings.get("required"):
+                settings.setdefault("default", None if "type" in settings else "")
+            settings.setdefault("show_default", bool(settings.get("default")))
+        if isinstance(settings.get("type"), click.IntRange):
+            settings.setdefault("metavar", "N")
         super().__init__(*args, **settings)
 
     @property
@@ -73,27 +73,28 @@ class Option(click.Option):
             return named
         return os.environ.get(f"{ctx.auto_envvar_prefix}_{self.variable}") or None
 
-    def value_from_envvar(self, ctx: click.Context) -> Any:
-        """Take an environment variable as one value, blanks included."""
-        value = self.resolve_envvar_value(ctx)
-        if not self.once:
-            return super().value_from_envvar(ctx)
-        return None if value is None else (value,)
+    def add_to_parser(self, parser: Any, ctx: click.Context) -> None:
+        """Collect every value that the line gives, for `consume_value` to compare."""
+        self.multiple |= self.once
+        super().add_to_parser(parser, ctx)
+        self.multiple &= not self.once
+
+    def consume_value(self, ctx: click.Context, opts: Mapping[str, Any]) -> tuple[Any, Any]:
+        """Return the value and where it is from. Raises UsageError for different ones."""
+        value, source = super().consume_value(ctx, opts)
+        if self.once and source is ParameterSource.COMMANDLINE:
+            value, *others = dict.fromkeys(value)
+            if others:
+                shown = " and ".join((value, *others))
+                raise click.UsageError(f"{self.opts[0]} is given twice: {shown}", ctx)
+        return value, source
 
     def process_value(self, ctx: click.Context, value: Any) -> Any:
-        """Collapse equal values. Raises UsageError for different ones."""
         try:
-            values = super().process_value(ctx, value)
+            return super().process_value(ctx, value)
         except RocwheelError as exc:
             exc.param = self  # type: ignore[attr-defined] # which may come from a file
             raise
-        if not self.once:
-            return values
-        values = tuple(dict.fromkeys(values or ()))
-        if len(values) > 1:
-            shown = " and ".join(map(_text, values))
-            raise click.UsageError(f"{self.opts[0]} is given twice: {shown}", ctx)
-        return values[0] if values else self.absent
 
 
 def _text(value: Any) -> str:
@@ -181,15 +182,16 @@ def given_words(
         return ()
     words, given = list[str](), context.params | dict(instead or {})
     params = {p.name: p for p in context.command.params if p.name}
-    for name in sorted(params.keys() & (given.keys() - without if names is None else names)):
+    for name in sorted(params.keys() & given.keys() - without):
+        if names is not None and name not in names:
+            continue
         value, spelt = given[name], params[name]
         if context.get_parameter_source(name) is ParameterSource.DEFAULT:
             continue
         if isinstance(value, bool):
             words += (spelt.opts if value else spelt.secondary_opts)[:1]
             continue
-        is_many = getattr(spelt, "multiple", False) and not getattr(spelt, "once", False)
-        for item in value if is_many else (value,):
+        for item in value if getattr(spelt, "multiple", False) else (value,):
             if item is not None and item not in ("", ()):
                 is_path = name in paths or isinstance(spelt.type, click.Path)
                 words.append(f"{spelt.opts[0]}={app.cwd / str(item) if is_path else _text(item)}")
@@ -317,23 +319,24 @@ class Group(CliCommand, click.Group):
     """A group of commands; called without a word, it shows its help."""
 
     command_class: type[click.Command] | None = CliCommand
+    group_class: type[click.Group | type] | None = type  # the same
 
     @property
     def meant(self) -> Mapping[str, str]:
         """Words that are no command, and what is answered."""
         return {}
 
-    def __init__(self, *args: Any, **settings: Any) -> None:
+    def __init__(self, *args: Any, also: Mapping[str, str] | None = None, **settings: Any) -> None:
         super().__init__(*args, **settings)
-        self.elsewhere: dict[str, str] = {}  # commands of other modules: `module:attribute`
+        self.also = also or {}  # commands of other modules: `module:attribute`
 
     def list_commands(self, ctx: click.Context) -> list[str]:
-        return sorted({*super().list_commands(ctx), *self.elsewhere})
+        return sorted({*super().list_commands(ctx), *self.also})
 
     def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
         """Return a command, imported when it is first asked for."""
-        if cmd_name in self.elsewhere and cmd_name not in self.commands:
-            self.add_command(imported(self.elsewhere[cmd_name]), cmd_name)
+        if cmd_name in self.also:
+            return imported(self.also[cmd_name])
         return super().get_command(ctx, cmd_name)
 
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
@@ -378,21 +381,12 @@ class Group(CliCommand, click.Group):
             near = f"did you mean --{args[0]}?" if "=" in args[0] else near
             if version := re.fullmatch(r"(?:jax-)?v?([0-9]+\.[0-9.]+.*)", args[0]):
                 near = f"did you mean --jax-version={version[1]}?"
-            root, name = ctx.find_root(), args[0].replace("-", "_")
-            if places := list(_places(cast("click.Group", root.command), root, name)):
-                near = f"did you mean {' or '.join(places)}?"
+            name, root = args[0].replace("-", "_"), ctx.find_root().command
+            if places := getattr(root, "places", lambda _: ())(name):
+                program = ctx.find_root().command_path
+                near = f"did you mean {' or '.join(f'`{program} {at}`' for at in places)}?"
             raise click.UsageError(f"{args[0]!r}: unknown command; {near}", ctx)
         return super().resolve_command(ctx, args)
-
-
-def _places(group: click.Group, ctx: click.Context, word: str) -> Iterator[str]:
-    """Yield each command of this name in a group and the groups inside, as people type it."""
-    for name in group.list_commands(ctx):
-        inner = group.get_command(ctx, name)
-        if name == word:
-            yield f"`{ctx.command_path} {name}`"
-        if isinstance(inner, click.Group):
-            yield from _places(inner, click.Context(inner, parent=ctx, info_name=name), word)
 
 
 def alone(function: F) -> F:

@@ -15,7 +15,7 @@ from rocwheel.base.choices import ALL
 from rocwheel.base.console import count, size
 from rocwheel.base.errors import PromotionError, RocwheelError, StoreError
 from rocwheel.base.values import replace
-from rocwheel.cli import as_called, command_line, known
+from rocwheel.cli import command_line, known
 from rocwheel.cli.app import App
 from rocwheel.cli.options import NUMBER, PATH, command, dry_run, option
 from rocwheel.cli.target import (
@@ -60,9 +60,9 @@ def stage(
 ) -> None:
     """Upload a wheel set to the staging index.
 
-    WHEELHOUSE is a wheelhouse or its manifest.json, which `wheel verify --thorough` lets ship. The
-    command returns when the index lists every file with its hash. Run again, it uploads only what
-    is missing.
+    WHEELHOUSE is a wheelhouse or its manifest.json; it must pass `wheel verify --thorough`. The
+    command returns when the index lists every file with its hash. If you run it again, it uploads
+    only what is missing.
     """
     where, who = Target(app, target, makes_store=True), person.who(app)
     family = where.families[0] if where.families else None
@@ -149,7 +149,6 @@ def promote(
         document = {**planned.to_json(state="published"), "bytes_through_client": moved}
     if is_blocked := bool(planned.families("blocked")):
         refusal = planned.refusal()
-        refusal.hint = as_called(refusal.hint, app)
         app.console.fail(refusal)
         document["reason"] = str(refusal)  # which a night shows of the cell
     _finish(app, planned.manifest.sha256, document)
@@ -336,7 +335,7 @@ def status(
     overview = replace(overview, sets=tuple(new))
     old, lags = stale(app, overview.releases, channel, at_least)
     for text in (*overview.problems, *old, *lags):
-        app.console.warn(as_called(text, app))
+        app.console.warn(text)
     app.emit(overview.to_json(), "\n".join(overview.lines()))
     if overview.is_damaged:
         return StoreError.exit_code

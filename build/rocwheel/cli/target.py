@@ -199,7 +199,7 @@ person_options = option_set(
     "person",
     PersonOptions,
     _person("--by", metavar="NAME", help="Who does this; default: GitHub's actor, or the user."),
-    _person("--reason", metavar="TEXT", help="Why it is done; kept in the record."),
+    _person("--reason", metavar="WHY", help="Why it is done; kept in the record."),
 )
 signer_option = _person(
     "--signer",

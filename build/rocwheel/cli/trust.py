@@ -75,7 +75,7 @@ def trust() -> None:
     required=True,
     help="What the key is for.",
 )
-@option("--days", type=_DAYS, default=365, help="How long it is valid.")
+@option("--days", metavar="DAYS", type=_DAYS, default=365, help="How long it is valid.")
 @click.pass_obj
 def keygen(app: App, file: Path, role: str, days: int) -> None:
     """Make an Ed25519 key that its owner alone can read; print its entry of ci/trust.yaml."""
@@ -189,7 +189,7 @@ def approve(
 @trust.command("rotate")
 @click.argument("name")
 @click.argument("file", type=PATH)
-@option("--overlap", type=_DAYS, default=14, help="Days on which both keys count.")
+@option("--overlap", metavar="DAYS", type=_DAYS, default=14, help="Days on which both keys count.")
 @click.pass_obj
 def rotate(app: App, name: str, file: Path, overlap: int) -> None:
     """Make a key, in FILE, that replaces NAME; print its entry and the last day of the old one."""
@@ -229,7 +229,7 @@ def renew_heads(
 ) -> None:
     """Sign a new head statement, which names the last entry of a release's log.
 
-    A promoter's key does so in every command that changes a release. Needs --signer.
+    Commands that change a release with a promoter's key do this, too. Needs --signer.
     """
     key, where, who = _given(app, signer), Target(app, target), person.who(app)
     channel, releases = trusting(app, where.channel), [place for _, place in where.pairs()]
@@ -287,8 +287,8 @@ def verify(
     """Verify who built, tested and released wheels: one line per link.
 
     WHAT is a wheel, a manifest.json or its folder, or the URL of a wheel or an index. A wheel is
-    downloaded whole; of an index the digests on its pages are verified. The exit status is 9
-    where a link is broken or missing, or an index is older than one seen before.
+    downloaded whole; for an index, the digests on its pages are verified. The exit status is 9 if
+    a link is broken or missing, or an index is older than one seen before.
     """
     for text in (*what, statements):
         if "://" in text and not text.startswith(("https://", "http://")):
@@ -346,12 +346,7 @@ def _asked(app: App, asked: str, statements: str, reader: head.Reader) -> Iterat
             yield reader.asked(found, what, found.filename, found.sha256)
 
 
-@group("channels")
-def channels() -> None:
-    """Print what each role may do in a channel's bucket."""
-
-
-@channels.command("rights")
+@trust.command("rights")
 @option(
     "--role",
     type=click.Choice(ROLES),

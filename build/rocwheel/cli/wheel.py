@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
@@ -16,7 +17,7 @@ from rocwheel.base.versions import gfx_target
 from rocwheel.cli import known
 from rocwheel.cli.app import App
 from rocwheel.cli.build_options import family_options
-from rocwheel.cli.options import PATH, dry_run, group, option, option_set
+from rocwheel.cli.options import PATH, dry_run, group, option
 
 if TYPE_CHECKING:  # each command imports only what it needs: `retag` takes as long as its imports
     from rocwheel.records.manifest import Manifest
@@ -24,21 +25,13 @@ if TYPE_CHECKING:  # each command imports only what it needs: `retag` takes as l
     from rocwheel.wheel import wheel_policy as policies
 
 
-def _there(wheels: list[Path]) -> list[Path]:
-    wheels = [path.parent if path.name == "manifest.json" else path for path in wheels]
-    for path in wheels:
+def _there(wheels: Iterable[Path]) -> list[Path]:
+    there = [path.parent if path.name == "manifest.json" else path for path in wheels]
+    for path in there:
         # A misspelt path says nothing about a wheel: it has not the exit code of a bad one.
         with named(path, ConfigError, hint="name an existing wheel"):
             path.stat()
-    return wheels
-
-
-def _folder(output: str) -> Path:
-    """Return the folder for new wheels. Raises UsageError for the empty text."""
-    if not output:
-        raise click.UsageError("--output: it names nothing; write ./ for this folder")
-    folder: Path = click.get_current_context().obj.cwd / output
-    return folder
+    return there
 
 
 def _policy(app: App, path: Path | None) -> policies.WheelPolicy:
@@ -48,21 +41,14 @@ def _policy(app: App, path: Path | None) -> policies.WheelPolicy:
     return yaml_file.read(path or app.home.ci / "wheel_policy.yaml", policies.WheelPolicy)
 
 
-wheels_argument = option_set(
-    "wheels",
-    lambda wheels: [*wheels],  # whether they are there is looked at after the options
-    click.argument("wheels", metavar="WHEEL...", type=PATH, nargs=-1, required=True),
-)
-output_option = option_set(
+wheels_argument = click.argument("wheels", metavar="WHEEL...", type=PATH, nargs=-1, required=True)
+output_option = option(
+    "--output",
     "folder",
-    _folder,
-    option(
-        "--output",
-        metavar="DIR",
-        type=known.FILE,
-        required=True,
-        help="Folder for the new wheels; existing files are never overwritten.",
-    ),
+    metavar="DIR",
+    type=PATH,
+    required=True,
+    help="Folder for the new wheels; existing files are never overwritten.",
 )
 policy_option = option(
     "--policy",
@@ -71,7 +57,7 @@ policy_option = option(
 )
 
 
-@group("wheel")
+@group("wheel", also={"rebuild": "rocwheel.cli.dist:rebuild"})
 def wheel() -> None:
     """Inspect, verify, rename, repair and compare wheels without unpacking them."""
 
@@ -80,7 +66,7 @@ def wheel() -> None:
 @wheels_argument
 @option("--thorough", is_flag=True, help="Unpack all GPU code, and show which compilers made it.")
 @click.pass_obj
-def inspect(app: App, wheels: list[Path], thorough: bool) -> None:
+def inspect(app: App, wheels: tuple[Path, ...], thorough: bool) -> None:
     """Show names, sizes, shared objects, GPU code, provenance."""
     import shutil
 
@@ -99,7 +85,7 @@ def inspect(app: App, wheels: list[Path], thorough: bool) -> None:
 @wheel.command("verify")
 @wheels_argument
 @policy_option
-@option_set("asked", dict, *family_options("Demand code for all GPUs of these families."))
+@family_options("Demand code for all GPUs of these families.")
 @option(
     "--gfx-targets",
     metavar="LIST",
@@ -132,9 +118,10 @@ def inspect(app: App, wheels: list[Path], thorough: bool) -> None:
 def verify(
     app: App,
     *,
-    wheels: list[Path],
+    wheels: tuple[Path, ...],
     policy: Path | None,
-    asked: dict[str, Any],
+    family: tuple[tuple[str, ...], ...],
+    family_file: Path | None,
     gfx_targets: tuple[str, ...] | None,
     rocm_root: Path | None,
     thorough: bool,
@@ -149,10 +136,10 @@ def verify(
     from rocwheel.wheel import show
     from rocwheel.wheel import verify as judging
 
-    wanted = _gpu_code(asked["family"], asked["family_file"], gfx_targets)
-    wheels = _there(wheels)
+    wanted = _gpu_code(family, family_file, gfx_targets)
+    given = _there(wheels)
     if rocm_root:
-        wanted |= judging.of_rocm(rocm_root, wheels, app.runner)
+        wanted |= judging.of_rocm(rocm_root, given, app.runner)
     if thorough:
         wanted["code"] = judging.LIMITS.code
     expected = judging.Expectation(**wanted)
@@ -160,7 +147,7 @@ def verify(
     rules = _policy(app, policy)
     with app.console.progress("running") as bar:
         run = judging.Running(app.runner, rules, progress=bar) if runs else None
-        verdicts = judging.verify_given(wheels, rules, expected, installers=tried, runs=run)
+        verdicts = judging.verify_given(given, rules, expected, installers=tried, runs=run)
     unseen = () if run else ("whether modules import and the plugin starts (--runs)",)
     for what in unseen:
         app.console.info(f"not looked at: {what}")
@@ -200,7 +187,7 @@ def _gpu_code(
 def retag(
     app: App,
     *,
-    wheels: list[Path],
+    wheels: tuple[Path, ...],
     folder: Path,
     python_tag: str,
     abi_tag: str,
@@ -209,16 +196,16 @@ def retag(
 ) -> None:
     """Give wheels other tags.
 
-    Only WHEEL and RECORD are written again. Given a wheelhouse, it makes another one.
+    Only WHEEL and RECORD change. From a wheelhouse, it makes a new one.
     """
     from rocwheel.wheel import rename
 
     if not (python_tag or abi_tag or platform_tag):
         raise click.UsageError("give --platform-tag, --python-tag or --abi-tag")
-    parent, wheels = _set_of(wheels)
+    parent, given = _set_of(wheels)
     if parent and (python_tag or abi_tag):
         raise click.UsageError("a set keeps its CPythons: give --platform-tag alone")
-    plans = rename.plan_retag(wheels, python=python_tag, abi=abi_tag, platform=platform_tag)
+    plans = rename.plan_retag(given, python=python_tag, abi=abi_tag, platform=platform_tag)
     _rename(app, plans, folder, "retag", parent=parent, dry_run=dry_run)
 
 
@@ -233,7 +220,7 @@ def retag(
 def reversion(
     app: App,
     *,
-    wheels: list[Path],
+    wheels: tuple[Path, ...],
     folder: Path,
     version: str,
     post_release: int | None,
@@ -242,17 +229,16 @@ def reversion(
 ) -> None:
     """Give wheels of a set another version; all or none.
 
-    Their pins on each other get it too; all else stays as it is. Given a wheelhouse, it makes
-    another one, whose manifest names the first.
+    Their pins on each other follow; everything else stays. From a wheelhouse, it makes a new one,
+    whose manifest names the old one.
     """
     from rocwheel.wheel import rename
 
-    given = (bool(version), post_release is not None, bool(local))
-    if given.count(True) != 1:
+    if (bool(version), post_release is not None, bool(local)).count(True) != 1:
         raise click.UsageError("give one of --version, --post-release and --local")
     change = rename.NewVersion(version, post_release, local)
-    parent, wheels = _set_of(wheels)
-    plans = rename.plan_reversion(wheels, change)
+    parent, given = _set_of(wheels)
+    plans = rename.plan_reversion(given, change)
     _rename(app, plans, folder, "reversion", parent=parent, dry_run=dry_run)
 
 
@@ -262,7 +248,9 @@ def reversion(
 @policy_option
 @dry_run
 @click.pass_obj
-def repair(app: App, wheels: list[Path], folder: Path, policy: Path | None, dry_run: bool) -> None:
+def repair(
+    app: App, wheels: tuple[Path, ...], folder: Path, policy: Path | None, dry_run: bool
+) -> None:
     """Make wheels fit to ship: tag, RUNPATH, modes, version modules.
 
     The platform tag becomes the oldest manylinux level that the wheel fits. A wheel without a bill
@@ -288,12 +276,10 @@ def repair(app: App, wheels: list[Path], folder: Path, policy: Path | None, dry_
 
 
 @wheel.command("diff")
-@option_set(
-    "wheels", lambda wheels: [*wheels], click.argument("wheels", metavar="A B", type=PATH, nargs=-1)
-)
+@click.argument("wheels", metavar="A B", type=PATH, nargs=-1)
 @option("--exit-code", is_flag=True, help=f"End with status {DIFFERENT} when they differ.")
 @click.pass_obj
-def diff(app: App, wheels: list[Path], exit_code: bool) -> int:
+def diff(app: App, wheels: tuple[Path, ...], exit_code: bool) -> int:
     """Show how two wheels differ, down to the GPU code of shared objects.
 
     Prints nothing for two builds of one input.
@@ -310,12 +296,12 @@ def diff(app: App, wheels: list[Path], exit_code: bool) -> int:
     return DIFFERENT if differences and exit_code else 0
 
 
-def _set_of(wheels: list[Path]) -> tuple[Manifest | None, list[Path]]:
-    wheels = _there(wheels)
-    folders = [path for path in wheels if path.is_dir()]
+def _set_of(wheels: tuple[Path, ...]) -> tuple[Manifest | None, list[Path]]:
+    given = _there(wheels)
+    folders = [path for path in given if path.is_dir()]
     if not folders:
-        return None, wheels
-    if len(wheels) > 1:
+        return None, given
+    if len(given) > 1:
         raise click.UsageError(f"{folders[0]}: name one wheelhouse, or wheels")
     from rocwheel.dist import wheelhouse
     from rocwheel.records.manifest import Manifest

@@ -412,7 +412,7 @@ class _Made:
             (
                 "image", "runtime", *of.words, f"--python={python}", f"--recipe={own.recipe}",
                 *((f"--base={own.base}",) if own.base else ()), f"--profile={own.profile}",
-                f"--engine={own.executor}", *subject.rocm_option(recipe.rocm), "--test",
+                f"--container-engine={own.executor}", *subject.rocm_option(recipe.rocm), "--test",
                 f"--push={own.push}",
                 *(f"--tag={tag}" for tag in tags),
                 "--output={scratch}/results", "--reason=night {night}",
@@ -476,7 +476,7 @@ class _Made:
         prune = ("nightly", "prune", keep, *families, *target)
         self._add("prune", prune, settled=ends, why="retention, every night")
         shown = f"--nights={self._setting.settings.shown_nights}"
-        page = ("nightly", "report", "state", "--night={night}", shown, *self._setting.own, *target)
+        page = ("nightly", "report", "--night={night}", shown, *self._setting.own, *target)
         self._add("page", page, settled=(*ends, "prune"), why="every night")
 
     def missing(self, cell: Cell, bypass: matrix.Bypass | None = None) -> None:

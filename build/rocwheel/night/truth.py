@@ -756,7 +756,7 @@ def problems(
         ended = ended and (over or _is_over(standing.stand(nights.book(judged[0]))))
     unread: list[str] = []
     if ended and not known(nights, judged, unread.append):
-        page = f"`nightly report state --night {judged[0]}`"
+        page = f"`nightly report --night {judged[0]}`"
         lines += unread or [f"{judged[0]}: has no summary: its page was never made: {page}"]
     return lines
 

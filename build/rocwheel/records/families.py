@@ -93,7 +93,8 @@ def check_targets(targets: Collection[str]) -> None:
         if meant := matrix.of_product(target):
             raise ConfigError(
                 f"{target!r}: a product, not a gfx target",
-                hint=f"write {meant}, or --family {matrix.of_target(meant)}",
+                hint="write "
+                + "; or ".join(f"{one}, or --family {matrix.of_target(one)}" for one in meant),
             )
         if gfx_target(target) not in known:
             hint = matrix.RETIRED_TARGETS.get(target) or suggest(target, known)

@@ -111,7 +111,7 @@ ROLES: Final = {
         ),
         Role(
             "reporter",
-            "`nightly report state`, `nightly changes`, `nightly check`: the page of a night",
+            "`nightly report`, `nightly changes`, `nightly check`: the page of a night",
             {
                 READ: (STAGED, RELEASED, *NIGHT, PAGE),
                 PUT: (PAGE, SUMMARIES, *_cells("page/*")),

@@ -262,7 +262,7 @@ def _engines(here: Here) -> Iterator[Row]:
         except RocwheelError as exc:
             yield Row(name=kind.value, found=str(exc), remedy=exc.hint, is_optional=True)
             continue
-        remedy = f"`image prune --engine {kind.value}`" if left else ""
+        remedy = f"`image prune --container-engine {kind.value}`" if left else ""
         names = f", left over: {' '.join(item.name for item in left)}" if left else ""
         yield Row(name=kind.value, found=f"{engine.version}{names}", remedy=remedy)
         try:

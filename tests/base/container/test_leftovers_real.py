@@ -119,12 +119,14 @@ def told(engine, environ) -> list[str]:
     """What `doctor` says is left over."""
     (row,) = [item for item in tool(environ, "doctor")["checks"] if item["name"] == engine.kind]
     names = row["found"].partition(", left over: ")[2].split()
-    assert bool(names) == row["remedy"].endswith(f"ci_build image prune --engine {engine.kind}`")
+    assert bool(names) == row["remedy"].endswith(
+        f"ci_build image prune --container-engine {engine.kind}`"
+    )
     return names
 
 
 def prune(engine, environ, *words: str) -> list[str]:
-    return tool(environ, "image", "prune", f"--engine={engine.kind}", *words)["removed"]
+    return tool(environ, "image", "prune", f"--container-engine={engine.kind}", *words)["removed"]
 
 
 def names(engine) -> set[str]:

@@ -129,7 +129,7 @@ class ContainerEngine(Plain, frozen=True, kw_only=True):
             raise HostError(
                 f"{self.program}: its client cannot build images: it has no buildx",
                 hint="install it (Debian and Ubuntu: docker-buildx; of Docker's own packages: "
-                "docker-buildx-plugin), or use --engine podman",
+                "docker-buildx-plugin), or use podman",
             )
 
     def __str__(self) -> str:
