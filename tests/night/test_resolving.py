@@ -49,18 +49,22 @@ def name_of(group: str) -> str:
 JULY = datetime(2026, 7, 1, tzinfo=timezone.utc)
 
 
-def world(folder, runner=None, *, ci=CI, client=None, now=JULY, notes=None, environ=None, **more):
+def resolver(
+    folder, runner=None, *, ci=CI, client=None, now=JULY, notes=None, environ=None, setting=None,
+    families=matrix.FAMILIES, **more,
+):  # fmt: skip
     here = Here(
         environ=environ or {}, cwd=folder, cache=folder / "cache", home=home.find(ci), runner=runner,
         console=Console(notes or StringIO(), clock=float), now=lambda: now,
     )  # fmt: skip
-    return resolving.World(here=here, client=client, **{"tool": "", **more})
+    setting = setting or settings_file.load(CI / settings_file.FILE)
+    return resolving.Resolver(setting, families, here=here, client=client, **{"tool": "", **more})
 
 
 def resolve(folder, runner, **more):
     """Resolve the night that a folder's `nightly.yaml` asks for."""
     setting = settings_file.load(folder / "nightly.yaml")
-    return resolving.resolve(setting, matrix.FAMILIES, world(folder, runner, **more))
+    return resolver(folder, runner, setting=setting, **more).resolve()
 
 
 def test_each_source_that_fails_is_one_absent_build_with_its_reason(tmp_path, runner):
@@ -425,15 +429,15 @@ def test_the_line_to_type_about_an_absent_build_names_the_nights_settings(
 def test_an_unchanged_tarball_is_read_once_and_a_changed_one_again(tmp_path):
     name = "therock-dist-linux-gfx90a-7.15.0a20260630.tar.gz"
     with FaultServer() as server, Client({}, retry=Retry(attempts=1), note=print) as client:
-        asking = world(tmp_path, client=client)
+        asking = resolver(tmp_path, client=client)
         url = server.add(name, b"ROCm")
-        first = resolving.one_tarball(url, "", asking)
+        first = asking.tarball(url)
         assert first == (url, "7.15.0a20260630", hashlib.sha256(b"ROCm").hexdigest())
-        assert resolving.one_tarball(url, "", asking) == first
+        assert asking.tarball(url) == first
         sent = [request for request in server.requests if request.path == name]
         assert ["if-none-match" in request.headers for request in sent] == [False, True]
         server.add(name, b"ROCM")
-        assert resolving.one_tarball(url, "", asking)[2] != first[2]
+        assert asking.tarball(url)[2] != first[2]
 
 
 class GitHub:
@@ -450,20 +454,26 @@ class GitHub:
         ).encode()
 
 
-def test_who_wrote_what_changed_is_asked_once_for_each_range(tmp_path):
-    old, new = "a" * 40, "b" * 40
-    github = GitHub()
-    asking = world(tmp_path, client=github)
-    recipe = replace(RECIPE, jax_repository="https://github.com/jax-ml/jax.git", jax_commit=new)
-    other = replace(recipe, name="elsewhere", jax_repository="https://git.example.org/jax")
-    before = tuple(replace(item, jax_commit=old) for item in (recipe, other))
-    last = replace(summary(1), recipes=before)
-    made = resolving.with_authors((recipe, recipe, other), last, asking)
-    assert [item.authors for item in made] == [("Ann", "Ben"), ("Ann", "Ben"), ()]
+def test_who_wrote_what_changed_is_asked_once_for_each_range(tmp_path, runner):
+    old, new, github = "a" * 40, "b" * 40, GitHub()
+    (tmp_path / "rocm").mkdir()
+    ours = "https://github.com/jax-ml/jax.git"
+    hosts = {"one": ours, "two": ours, "elsewhere": "https://git.example.org/jax"}
+    (tmp_path / "nightly.yaml").write_text("sets:\n" + "".join(
+        f"  - {{name: {name}, jax: {{repository: '{host}', branch: {new}, pin: default}}, "
+        f"families: [gfx90a], rocm: {{source: rocm}}, options: [--wheel-suffix=+{len(host)}]}}\n"
+        for name, host in hosts.items()
+    ))  # fmt: skip
+    before = tuple(replace(RECIPE, name=name, jax_commit=old) for name in hosts)
+
+    def authors(last):
+        return [item.authors for item in resolve(tmp_path, runner, client=github, last=last)[0]]
+
+    assert authors(replace(summary(1), recipes=before)) == [("Ann", "Ben"), ("Ann", "Ben"), ()]
     assert github.asked == [f"https://api.github.com/repos/jax-ml/jax/compare/{old}...{new}"]
-    assert resolving.with_authors((recipe,), None, asking)[0].authors == ()
-    last = replace(last, recipes=(), builds=before)  # its build was absent in that night
-    assert resolving.with_authors((recipe,), last, asking)[0].authors == ("Ann", "Ben")
+    assert authors(None) == [(), (), ()]
+    absent = replace(summary(1), recipes=(), builds=before)  # its build was, in that night
+    assert authors(absent)[0] == ("Ann", "Ben")
 
 
 OF_IMAGE = """
@@ -550,8 +560,10 @@ def test_the_shipped_night_plans_a_build_for_each_stream(stream, by, tmp_path, r
         named = stream if by == "name" else page
         sets = [replace(s, rocm=replace(s.rocm, tarballs=named)) for s in settings.sets]
         now = datetime(2026, 9, 2, tzinfo=timezone.utc)
-        asked = world(tmp_path, runner, ci=tmp_path / "ci", client=client, now=now)
-        recipes, absent = resolving.resolve(replace(settings, sets=tuple(sets)), families, asked)
+        recipes, absent = resolver(
+            tmp_path, runner, ci=tmp_path / "ci", client=client, now=now, families=families,
+            setting=replace(settings, sets=tuple(sets)),
+        ).resolve()  # fmt: skip
     built = {(recipe.name, family) for recipe in recipes for family in recipe.families}
     assert built == {(f"{s.name}-{name}", name) for s in settings.sets for name in families}
     assert [cell for cell in absent if cell.kind == "build"] == []

@@ -262,16 +262,17 @@ def _plan(
     own_words = (f"--family-file={options.family_file}",) if own else ()
     last = truth.newest(target.nights, app.console.warn)
     with Client(base_env(app.environ), retry=Retry(attempts=4), note=app.console.detail) as client:
-        world = resolving.World(
+        recipes, absent = resolving.Resolver(
+            settings,
+            families,
             here=replace(app.here, cwd=path.parent),
             client=client,
             tool=resolving.tool_of(app.home, app.runner),
             tool_repository=git.origin(app.home.root, runner=app.runner),
             one_build=target.channel.one_build,
             own=own_words,
-        )
-        recipes, absent = resolving.resolve(settings, families, world)
-        recipes = resolving.with_authors(recipes, last, world)
+            last=last,
+        ).resolve()
     for recipe in recipes:
         _check_line(app, recipe, settings, path)
     for item in settings.excused:

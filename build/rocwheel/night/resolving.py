@@ -23,7 +23,7 @@ from rocwheel.base.here import Here
 from rocwheel.base.home import Home
 from rocwheel.base.host import machine
 from rocwheel.base.process import Runner
-from rocwheel.base.values import Plain, canonical_json, replace
+from rocwheel.base.values import canonical_json, replace
 from rocwheel.base.versions import RocmVersion
 from rocwheel.bazel import check_rocm
 from rocwheel.image import registry
@@ -39,47 +39,6 @@ GITHUB: Final = "https://github.com/"
 COMPARE: Final = "https://api.github.com/repos/{}/compare/{}...{}"
 COMPARE_BYTES: Final = 32 << 20
 EXECUTOR: Final = "docker"  # the engine of a set's image that names no other
-
-
-class World(Plain, frozen=True, kw_only=True):
-    """The sources of facts: network, git, this checkout, the clock."""
-
-    here: Here  # in the folder of the settings
-    client: Client
-    tool: str  # commit of rocwheel, or its version
-    tool_repository: str = ""  # that it was cloned from
-    one_build: bool = False  # as the channel says: one set for all families of an entry
-    own: tuple[str, ...] = ()  # --family-file, as an option
-
-
-def resolve(
-    settings: NightSettings, families: Mapping[str, Family], world: World
-) -> tuple[tuple[WheelRecipe, ...], tuple[Cell, ...]]:
-    """Resolve every recipe of the night; return them, and the builds that are absent."""
-    settings.check_families(families)
-    here, resolver = world.here, _Resolver(settings, families, world)
-    recipes: list[WheelRecipe] = []
-    absent: list[Cell] = []
-    for item in settings.sets:
-        try:
-            for made in resolver.of(item):
-                if isinstance(made, WheelRecipe):
-                    if taken := _taken(made, recipes):
-                        absent.append(taken)
-                    else:
-                        recipes.append(made)
-                elif made.kind != "source" or made.absent not in {cell.absent for cell in absent}:
-                    absent.append(made)  # sets may share a page or a branch
-        except ConfigError:
-            raise
-        except RocwheelError as exc:
-            here.console.warn(f"{item.name}: {exc}")
-            names = resolver.wanted(item) if resolver.is_apart(item) else ("",)
-            absent += (_absent(item, str(exc), name) for name in names)
-    if any(resolver.stream_of(item) for item in settings.sets):
-        for line in therock.outdated(here.now().date(), ci=here.home.ci):
-            here.console.warn(line)
-    return tuple(recipes), tuple(absent)
 
 
 def _quiet(
@@ -133,22 +92,59 @@ def _absent(item: SetSettings, why: str, family: str = "", python: str = "") -> 
     )
 
 
-class _Resolver:
+class Resolver:
     """Resolves the sets of a night; each source is asked once, so that all of them agree."""
 
     def __init__(
-        self, settings: NightSettings, families: Mapping[str, Family], world: World
+        self,
+        settings: NightSettings,
+        families: Mapping[str, Family],
+        *,
+        here: Here,  # in the folder of the settings
+        client: Client,
+        tool: str,  # commit of rocwheel, or its version
+        tool_repository: str = "",  # that it was cloned from
+        one_build: bool = False,  # as the channel says: one set for all families of an entry
+        own: tuple[str, ...] = (),  # --family-file, as an option
+        last: NightSummary | None = None,
     ) -> None:
-        self.families, self.world, self.here = families, world, world.here
-        self.ci = world.here.home.ci
+        self.settings, self.families, self.here, self.client = settings, families, here, client
+        self.tool, self.tool_repository = tool, tool_repository
+        self.one_build, self.own, self.ci = one_build, own, here.home.ci
+        past = (*last.builds, *last.recipes) if last else ()  # one may be absent in the last night
+        self.past = {item.name: item.jax_commit for item in past}
         self.pins = source.pins_of(self.ci)
-        self.commit_of = cache(partial(git.resolve_ref, runner=self.here.runner))
-        self.image_of = cache(partial(one_image, here=self.here))
-        self.day = cache(self._day)
-        client, cwd = world.client, self.here.cwd
-        self.listed = cache(partial(listing.every, client=client, cwd=cwd))
-        self.today = self.here.now().date()
-        self.quiet_days = settings.quiet_days  # of a page that says nothing else
+        self.commit_of = cache(partial(git.resolve_ref, runner=here.runner))
+        self.image_of, self.day = cache(self._image), cache(self._day)
+        self.authors = cache(self._authors)
+        self.listed = cache(partial(listing.every, client=client, cwd=here.cwd))
+        self.today = here.now().date()
+
+    def resolve(self) -> tuple[tuple[WheelRecipe, ...], tuple[Cell, ...]]:
+        """Resolve every recipe of the night; return them, and the builds that are absent."""
+        self.settings.check_families(self.families)
+        recipes: list[WheelRecipe] = []
+        absent: list[Cell] = []
+        for item in self.settings.sets:
+            try:
+                for made in self.of(item):
+                    if isinstance(made, WheelRecipe):
+                        if taken := _taken(made, recipes):
+                            absent.append(taken)
+                        else:
+                            recipes.append(made)
+                    elif made.kind != "source" or made.absent not in {c.absent for c in absent}:
+                        absent.append(made)  # sets may share a page or a branch
+            except ConfigError:
+                raise
+            except RocwheelError as exc:
+                self.here.console.warn(f"{item.name}: {exc}")
+                names = self.wanted(item) if self.is_apart(item) else ("",)
+                absent += (_absent(item, str(exc), name) for name in names)
+        if any(self.stream_of(item) for item in self.settings.sets):
+            for line in therock.outdated(self.today, ci=self.ci):
+                self.here.console.warn(line)
+        return tuple(recipes), tuple(absent)
 
     def stream_of(self, item: SetSettings) -> ReleaseStream | None:
         return therock.stream_of(item.rocm.tarballs, ci=self.ci, cwd=self.here.cwd)
@@ -159,7 +155,7 @@ class _Resolver:
 
     def is_apart(self, item: SetSettings) -> bool:
         """Return whether each family has a set of its own, of its own tarball."""
-        is_one = self.world.one_build and len(self.wanted(item)) > 1
+        is_one = self.one_build and len(self.wanted(item)) > 1
         return bool(item.rocm.tarballs) and not is_one
 
     def of(self, item: SetSettings) -> Iterator[WheelRecipe | Cell]:
@@ -195,7 +191,7 @@ class _Resolver:
     def _old(self, item: SetSettings, page: str, days: Mapping[str, date]) -> Iterator[Cell]:
         """Yield a red cell for each family whose newest build is too old; one where all are."""
         where, stream, place = without_secrets(page), self.stream_of(item), therock.place_of(page)
-        allowed = item.rocm.quiet_days or (stream.quiet_days if stream else self.quiet_days)
+        allowed = item.rocm.quiet_days or (stream or self.settings).quiet_days
         todo = "has TheRock moved? `rocwheel pins bump therock`"
         if place and place[1].ended:
             todo = f"nothing comes there since {place[1].ended}: write `tarballs: {place[0]}`"
@@ -239,10 +235,10 @@ class _Resolver:
                 check_rocm(name.version, pin.version, self.pins.layouts[pin.layout])
             except ConfigError as exc:  # of this set; the others go on
                 raise SourceError(f"{exc}; {exc.hint}") from exc
-        return one_tarball(where, item.rocm.sha256, self.world, item.rocm.version)
+        return self.tarball(where, item.rocm.sha256, item.rocm.version)
 
     def _recipe(self, item: SetSettings, name: str, of: tuple[str, ...], where: str) -> WheelRecipe:
-        world, pin = self.world, self._pin(item)
+        pin = self._pin(item)
         source, version, sha256 = self._tarball(item, where)
         jax, repository, commit, argv = self._jax(item, pin)
         known = pin.pythons if pin else item.pythons
@@ -252,8 +248,8 @@ class _Resolver:
         image = self.image_of(item.image)
         targets = tuple(dict.fromkeys(t for family in of for t in self.families[family].targets))
         chosen: tuple[str, ...] = (f"--gfx-targets={','.join(targets)}",) if targets else ()
-        if world.one_build and len(of) > 1:
-            chosen = (f"--family={','.join(of)}", *world.own)
+        if self.one_build and len(of) > 1:
+            chosen = (f"--family={','.join(of)}", *self.own)
         date = self.here.now().strftime("%Y%m%d")
         engine = f"--executor={item.executor or EXECUTOR}"
         built_in = (engine, f"--builder-image={image}") if image else ()
@@ -271,7 +267,7 @@ class _Resolver:
         )
         # where things lie and which machine does it is no input; what is read is
         inputs = {
-            "tool": world.tool,
+            "tool": self.tool,
             "jax": [repository, commit],
             "rocm": [sha256 or source, version],
             "image": image,
@@ -294,8 +290,9 @@ class _Resolver:
             pythons=pythons,
             argv=words,
             xla_commit=(pin.xla_commit or "") if pin and not isinstance(item.jax, Branch) else "",
-            tool=world.tool,
-            tool_repository=world.tool_repository,
+            tool=self.tool,
+            tool_repository=self.tool_repository,
+            authors=self.authors(repository, self.past.get(name, ""), commit),
         )
 
     def _compiler(self, item: SetSettings, pin: Pin | None) -> str:
@@ -344,67 +341,54 @@ class _Resolver:
         tree = git.identify(folder, runner=self.here.runner)
         return folder.name, "", tree.digest or tree.commit, (f"--jax-source-dir={folder}",)
 
+    def tarball(self, where: str, sha256: str = "", asked: str = "") -> tuple[str, str, str]:
+        """Return a source, its version and its digest; "" for a folder, which has none.
 
-def one_tarball(where: str, sha256: str, world: World, asked: str = "") -> tuple[str, str, str]:
-    """Return a source, its version and its digest; "" for a folder, which has none.
+        The digest is as given, as the file beside the source says, or found by reading it.
 
-    The digest is as given, as the file beside the source says, or found by reading it.
+        Raises ConfigError where its name says another version than the one asked for.
+        """
+        here, name = self.here, therock.parse_name(therock.base_name(where))
+        version = str(name.version) if name and name.version else asked
+        if asked and RocmVersion.parse(asked) != RocmVersion.parse(version):
+            why = f"{where}: is ROCm {version}, not {asked}"
+            raise ConfigError(why, hint="correct `rocm.version`")
+        if not sha256 and "://" in where:
+            therock.stream_of(where, ci=self.ci, cwd=here.cwd)  # refuses plain http
+            note = here.console.warn
+            sha256 = rocm.digest_of(where, client=self.client, cache=here.cache, note=note)
+        elif not sha256:
+            path = (here.cwd / where).resolve()
+            if not (path.is_dir() or path.is_file()):
+                raise ConfigError(f"{path}: no such file or folder", hint="correct `rocm.source`")
+            if path.is_file() and not path.stat().st_size:
+                raise SourceError(f"{path}: is empty", hint="copy the tarball again")
+            where, sha256 = str(path), "" if path.is_dir() else files.sha256(path)
+        return where, version, sha256
 
-    Raises ConfigError where its name says another version than the one asked for.
-    """
-    here, name = world.here, therock.parse_name(therock.base_name(where))
-    version = str(name.version) if name and name.version else asked
-    if asked and RocmVersion.parse(asked) != RocmVersion.parse(version):
-        raise ConfigError(f"{where}: is ROCm {version}, not {asked}", hint="correct `rocm.version`")
-    if not sha256 and "://" in where:
-        therock.stream_of(where, ci=here.home.ci, cwd=here.cwd)  # refuses plain http
-        note = here.console.warn
-        sha256 = rocm.digest_of(where, client=world.client, cache=here.cache, note=note)
-    elif not sha256:
-        path = (here.cwd / where).resolve()
-        if not (path.is_dir() or path.is_file()):
-            raise ConfigError(f"{path}: no such file or folder", hint="correct `rocm.source`")
-        if path.is_file() and not path.stat().st_size:
-            raise SourceError(f"{path}: is empty", hint="copy the tarball again")
-        where, sha256 = str(path), "" if path.is_dir() else files.sha256(path)
-    return where, version, sha256
+    def _image(self, name: str) -> str:
+        """Return an image by digest: as given, or what its tag is at its registry now."""
+        if not name or "@sha256:" in name:
+            return name
+        here = self.here
+        image = registry.look(*registry.parts(name), environ=here.environ, runner=here.runner)
+        if image is None:
+            raise SourceError(f"{name}: the registry has no such image", hint="correct `image`")
+        return image.reference
 
-
-def one_image(name: str, here: Here) -> str:
-    """Return an image by digest: as given, or what its tag is at its registry now."""
-    if not name or "@sha256:" in name:
-        return name
-    image = registry.look(*registry.parts(name), environ=here.environ, runner=here.runner)
-    if image is None:
-        raise SourceError(f"{name}: the registry has no such image", hint="correct `image`")
-    return image.reference
-
-
-def with_authors(
-    recipes: tuple[WheelRecipe, ...], last: NightSummary | None, world: World
-) -> tuple[WheelRecipe, ...]:
-    """Add who wrote the commits of JAX since each recipe's last night, where GitHub says it."""
-    past = (*last.builds, *last.recipes) if last else ()  # one may be absent in the last night
-    old = {item.name: item.jax_commit for item in past}
-    ask = cache(partial(_authors, world))
-    return tuple(
-        replace(item, authors=ask(item.jax_repository, old.get(item.name, ""), item.jax_commit))
-        for item in recipes
-    )
-
-
-def _authors(world: World, repository: str, old: str, new: str) -> tuple[str, ...]:
-    name = repository.removeprefix(GITHUB).removesuffix(".git")
-    if not (repository.startswith(GITHUB) and old and new) or old == new:
-        return ()
-    url = COMPARE.format(name, old, new)
-    try:
-        commits = json.loads(world.client.read(url, limit=COMPARE_BYTES))["commits"]
-        names = [item["commit"]["author"]["name"] for item in commits]
-    except (FetchError, ValueError, KeyError, TypeError) as exc:  # people can follow the link
-        world.here.console.warn(f"{url}: {exc}")
-        return ()
-    return tuple(dict.fromkeys(names))
+    def _authors(self, repository: str, old: str, new: str) -> tuple[str, ...]:
+        """Return who wrote the commits of JAX since the last night, where GitHub says it."""
+        name = repository.removeprefix(GITHUB).removesuffix(".git")
+        if not (repository.startswith(GITHUB) and old and new) or old == new:
+            return ()
+        url = COMPARE.format(name, old, new)
+        try:
+            commits = json.loads(self.client.read(url, limit=COMPARE_BYTES))["commits"]
+            names = [item["commit"]["author"]["name"] for item in commits]
+        except (FetchError, ValueError, KeyError, TypeError) as exc:  # people can follow the link
+            self.here.console.warn(f"{url}: {exc}")
+            return ()
+        return tuple(dict.fromkeys(names))
 
 
 def tool_of(ours: Home, runner: Runner) -> str:
