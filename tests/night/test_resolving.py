@@ -42,6 +42,12 @@ sets:
 """
 
 
+@pytest.fixture
+def client():
+    with Client({}, retry=Retry(attempts=1), note=lambda _: None) as made:
+        yield made
+
+
 def name_of(group: str) -> str:
     return f"therock-dist-linux-{group}-{VERSION}.tar.gz"
 
@@ -67,14 +73,11 @@ def resolve(folder, runner, **more):
     return resolver(folder, runner, setting=setting, **more).resolve()
 
 
-def test_each_source_that_fails_is_one_absent_build_with_its_reason(tmp_path, runner):
+def test_each_source_that_fails_is_one_absent_build_with_its_reason(tmp_path, runner, client):
     (tmp_path / "jax").mkdir()
     (tmp_path / "rocm").mkdir()
     listed = [name_of("gfx90a"), name_of("gfx94X-dcgpu")]
-    with (
-        FaultServer() as server,
-        Client({}, retry=Retry(attempts=1), note=lambda _: None) as client,
-    ):
+    with FaultServer() as server:
         page = server.add("tarball/", "".join(f"<a href={name}>" for name in listed).encode())
         there = server.add(f"tarball/{listed[1]}", b"ROCm")  # and the other one was removed
         together = server.add("multi/", f"<a href={name_of('multiarch')}>".encode())
@@ -261,7 +264,7 @@ def test_an_unverified_pin_is_no_nights_without_the_option(tmp_path, runner):
 
 
 def test_a_branch_that_moves_while_a_night_is_planned_is_one_commit_in_all_its_sets(
-    tmp_path, runner, monkeypatch
+    tmp_path, runner, client, monkeypatch
 ):
     """A branch that moves at every look, which no real repository does on time."""
     looks = iter("abcdef")
@@ -276,8 +279,7 @@ def test_a_branch_that_moves_while_a_night_is_planned_is_one_commit_in_all_its_s
         f"  - {{name: each, {branch}, families: [gfx90a, gfx94X-dcgpu], rocm: {{tarballs: .}}}}\n"
         f"  - {{name: all, {branch}, families: [gfx90a], rocm: {{source: rocm}}}}\n"
     )
-    with Client({}, retry=Retry(attempts=1), note=lambda _: None) as client:
-        recipes, absent = resolve(tmp_path, runner, client=client)
+    recipes, absent = resolve(tmp_path, runner, client=client)
     assert not absent
     assert [recipe.name for recipe in recipes] == ["each-gfx90a", "each-gfx94X-dcgpu", "all"]
     assert {recipe.jax_commit for recipe in recipes} == {"a" * 40}
@@ -305,13 +307,12 @@ DAY = 1780000000.0  # 2026-05-28
         ("7.15.0a20260703", "", "2026-07-03, which is yet to come: a clock is wrong"),
     ],
 )
-def test_a_page_that_offers_nothing_new_for_too_long_is_red(version, more, red, tmp_path, runner):
+def test_a_page_that_offers_nothing_new_for_too_long_is_red(
+    version, more, red, tmp_path, runner, *, client
+):
     (tmp_path / "jax").mkdir()
     name = f"therock-dist-linux-gfx90a-{version}.tar.gz"
-    with (
-        FaultServer() as server,
-        Client({}, retry=Retry(attempts=1), note=lambda _: None) as client,
-    ):
+    with FaultServer() as server:
         page = server.add("tarball/", page_of(version))
         server.add(f"tarball/{name}", b"ROCm")
         sets = "".join(
@@ -328,14 +329,11 @@ def test_a_page_that_offers_nothing_new_for_too_long_is_red(version, more, red, 
     assert all(cell.absent.startswith(f"{page}: ") and red in cell.absent for cell in absent)
 
 
-def test_a_family_without_a_new_build_is_red_beside_one_that_has_some(tmp_path, runner):
+def test_a_family_without_a_new_build_is_red_beside_one_that_has_some(tmp_path, runner, client):
     (tmp_path / "jax").mkdir()
     days = {"gfx90a": "20260630", "gfx906": "20260601"}
     names = [f"therock-dist-linux-{of}-7.15.0a{day}.tar.gz" for of, day in days.items()]
-    with (
-        FaultServer() as server,
-        Client({}, retry=Retry(attempts=1), note=lambda _: None) as client,
-    ):
+    with FaultServer() as server:
         page = server.add("tarball/", "".join(f"<a href={name}>" for name in names).encode())
         for name in names:
             server.add(f"tarball/{name}", name.encode())
@@ -379,7 +377,7 @@ def test_a_branch_without_a_commit_for_too_long_is_red(day, more, red, tmp_path,
     assert all(f"main: the newest is of {day}" in cell.absent for cell in absent)
 
 
-def test_old_facts_are_told_where_a_night_relies_on_them(tmp_path, runner):
+def test_old_facts_are_told_where_a_night_relies_on_them(tmp_path, runner, client):
     shutil.copytree(CI, tmp_path / "ci")
     (tmp_path / "jax").mkdir()
     (tmp_path / "nightly.yaml").write_text(
@@ -390,10 +388,7 @@ def test_old_facts_are_told_where_a_night_relies_on_them(tmp_path, runner):
     address = "https://nightly.repo.amd.com/rocm/core/tarball/"
     for day, told in ((20, 0), (25, 1)):
         notes = StringIO()
-        with (
-            FaultServer() as server,
-            Client({}, retry=Retry(attempts=1), note=lambda _: None) as client,
-        ):
+        with FaultServer() as server:
             others = ("10.1.0", "10.1.0a20260916+bkc.20260917", "10.1.0a20269999")
             page = server.add("tarball/", page_of("10.1.0a20260915", *others))
             server.add("tarball/therock-dist-linux-gfx90a-10.1.0a20260915.tar.gz", b"ROCm")
@@ -426,9 +421,9 @@ def test_the_line_to_type_about_an_absent_build_names_the_nights_settings(
         assert f"--dry-run --explain --config={tmp_path}/own.yaml {data}`" in said
 
 
-def test_an_unchanged_tarball_is_read_once_and_a_changed_one_again(tmp_path):
+def test_an_unchanged_tarball_is_read_once_and_a_changed_one_again(tmp_path, client):
     name = "therock-dist-linux-gfx90a-7.15.0a20260630.tar.gz"
-    with FaultServer() as server, Client({}, retry=Retry(attempts=1), note=print) as client:
+    with FaultServer() as server:
         asking = resolver(tmp_path, client=client)
         url = server.add(name, b"ROCm")
         first = asking.tarball(url)
@@ -538,7 +533,7 @@ def test_each_stream_has_its_version_of_today() -> None:
 
 @pytest.mark.parametrize("by", ["name", "address"])
 @pytest.mark.parametrize("stream", TODAY)
-def test_the_shipped_night_plans_a_build_for_each_stream(stream, by, tmp_path, runner) -> None:
+def test_the_shipped_night_plans_a_build_for_each_stream(stream, by, tmp_path, runner, client):
     families = {item.name: item for item in matrix.families(matrix.Trigger.NIGHTLY)}
     names = [
         f"therock-dist-linux-{name}-{TODAY[stream]}.tar.gz" for name in (*families, "multiarch")
@@ -547,10 +542,7 @@ def test_the_shipped_night_plans_a_build_for_each_stream(stream, by, tmp_path, r
     files = [{"name": name, "mtime": 1788220800.0} for name in (*names, other)]  # 2026-09-01
     shutil.copytree(CI, tmp_path / "ci")
     settings = settings_file.load(CI / settings_file.FILE)
-    with (
-        FaultServer() as server,
-        Client({}, retry=Retry(attempts=1), note=lambda _: None) as client,
-    ):
+    with FaultServer() as server:
         page = server.add("tarball/", f"const files = {json.dumps(files)};".encode())
         for name in names:
             server.add(f"tarball/{name.replace('+', '%2B')}", b"ROCm")
