@@ -44,6 +44,10 @@ def worker(folder: Path, *, program: tuple[str, ...] = ("true",), **fields) -> c
     return cells.Worker(**{"here": here, "host": "h", "engine": "github", **fields})
 
 
+def playing(folder: Path, script: str) -> cells.Worker:
+    return worker(folder, program=("sh", "-c", script, "rocwheel"))
+
+
 def planned(folder: Path, *names: str, **fields) -> Nights:
     nights = Nights(FileStore(folder / "store"))
     said = {"kind": "gate", "argv": (), **fields}
@@ -241,9 +245,9 @@ def test_a_build_that_could_not_be_staged_is_staged_by_the_next_attempt_and_not_
     """It was killed, or the store was away, in the middle of an upload."""
     stages = (("stage", "{wheelhouse}"),)
     nights = planned(tmp_path, kind="build", argv=("build", "{wheelhouse}"), stages=stages)
-    script = tmp_path / "program"
-    script.write_text(
-        f"""#!/bin/sh
+    here = playing(
+        tmp_path,
+        f"""
 echo $1 >> {tmp_path}/ran
 case $1 in
 build) mkdir $2; echo x > $2/manifest.json; echo '{{}}';;
@@ -251,10 +255,8 @@ stage) test -e $2/manifest.json || exit 9
        test -e {tmp_path}/there && echo '{{"manifest": "abc"}}' && exit 0
        echo '{{"error": {{"message": "the store is away"}}}}'; exit 7;;
 esac
-"""
+""",
     )
-    script.chmod(0o755)
-    here = worker(tmp_path, program=(str(script),))
     first = run(nights, here)
     assert (first.state, first.cause, first.manifest) == (State.INFRA, CauseClass.STORE, "")
     (tmp_path / "there").touch()
@@ -271,19 +273,17 @@ def test_a_build_does_not_stage_into_a_folder_that_does_not_hold_its_night(
     monkeypatch.setattr(cells, "SOON", 0.2)
     stages = (("stage", "{wheelhouse}"),)
     nights = planned(tmp_path, kind="build", argv=("build", "{wheelhouse}"), stages=stages)
-    script = tmp_path / "program"
-    script.write_text(
-        f"""#!/bin/sh
+    here = playing(
+        tmp_path,
+        f"""
 cd {tmp_path}
 case $1 in
 build) mkdir $2; echo x > $2/manifest.json; mv store gone; {then or ":"}
        (sleep 2; rm -d store; mv gone store) & echo '{{}}';;
 stage) mkdir -p store/v2; echo '{{"manifest": "abc"}}';;
 esac
-"""
+""",
     )
-    script.chmod(0o755)
-    here = worker(tmp_path, program=(str(script),))
     first = run(nights, here)
     assert (first.state, first.cause, first.manifest) == (State.INFRA, CauseClass.STORE, "")
     assert "went away" in first.reason

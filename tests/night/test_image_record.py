@@ -5,12 +5,13 @@ from __future__ import annotations
 from datetime import datetime, timezone
 
 import pytest
+from support.states import image_record
 
 from rocwheel.base.errors import ObjectDiffersError
 from rocwheel.base.store.file import FileStore
-from rocwheel.base.values import replace as changed
+from rocwheel.base.values import replace
 from rocwheel.night import image_record as record
-from rocwheel.night.image_record import ImageRecord, ImageVerdict
+from rocwheel.night.image_record import ImageVerdict
 from rocwheel.records.places import Place
 from rocwheel.records.verdict import Counts, RocmProvided, State, Verdict
 
@@ -26,29 +27,10 @@ def digest(letter: str) -> str:
     return f"sha256:{letter * 64}"
 
 
-def image(letter: str, manifest: str = "a", *, released: bool = True, size: int = 100):
-    return ImageRecord(
-        reference=f"here/rocm/jax:{letter}",
-        digest=digest(letter),
-        config=digest(letter),
-        inputs=letter * 64,
-        manifest=manifest * 64,
-        released=released,
-        recipe="jax",
-        profile="runtime",
-        python="3.12",
-        base="ubuntu",
-        base_config=digest("0"),
-        rocm="7.2.0",
-        rocm_sha256="",
-        layers={"base": size, "rocm": 0, "cpython": 0, "wheels": 0},
-        blobs=((digest("1"), 5),),
-        packages={"a.whl": "2" * 64},
-        verdicts=(),
-        time=f"2026-01-0{ord(letter) - 96}T00:00:00+00:00",
-        by="ann",
-        tool="",
-    )
+def image(letter: str, **changes: object):
+    made = {name: digest(letter) for name in ("digest", "config")}
+    time = f"2026-01-0{ord(letter) - 96}T00:00:00+00:00"
+    return image_record(**made, reference=f"here/rocm/jax:{letter}", time=time, **changes)
 
 
 def verdict(state: State, suite: str = "smoke", config: str = "b"):
@@ -81,11 +63,11 @@ def test_a_record_comes_back_as_it_was_and_is_never_overwritten(place):
     record.put(place, image("b"))
     assert record.records(place) == (image("b"),)
     with pytest.raises(ObjectDiffersError):
-        record.put(place, changed(image("b"), by="eve"))
+        record.put(place, replace(image("b"), by="eve"))
 
 
 def test_an_image_may_lie_in_two_registries(place):
-    mirror = changed(image("b"), reference="there/rocm/jax:b", digest=digest("7"))
+    mirror = replace(image("b"), reference="there/rocm/jax:b", digest=digest("7"))
     record.put(place, image("b"))
     record.put(place, mirror)
     assert record.records(place) == (image("b"), mirror)
@@ -121,8 +103,9 @@ def test_a_verdict_that_was_changed_is_no_verdict(place, tmp_path):
 
 
 def test_a_list_has_what_a_user_pulls_and_where_its_set_stands(place):
-    record.put(place, image("b", size=3 << 20))
+    made = image("b", layers={"base": 3 << 20}, blobs=((digest("1"), 5),), packages={"a": "2" * 64})
+    record.put(place, made)
     (shown,) = record.listed(place)
     assert shown["pull"] == f"here/rocm/jax@{digest('b')}"
     assert (shown["size"], shown["download"], shown["state"]) == (3 << 20, 5, "")
-    assert shown["packages"] == {"a.whl": "2" * 64}
+    assert shown["packages"] == {"a": "2" * 64}

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 from support.shared import SharedShop, X, Y
-from support.states import RECIPE, summary
+from support.states import RECIPE, image_record, summary
 from support.wheelset import FAMILY, NOW, WHO, Shop, make_set, pass_gate
 
 from rocwheel.base.console import silent
@@ -17,8 +17,8 @@ from rocwheel.base.values import replace
 from rocwheel.base.versions import timestamp
 from rocwheel.cli import main
 from rocwheel.image.recipe import ImagedSet
-from rocwheel.night import image_record, planning, truth
 from rocwheel.night import image_record as record
+from rocwheel.night import planning, truth
 from rocwheel.night import settings as settings_file
 from rocwheel.night.image_record import ImageRecord
 from rocwheel.night.settings import ImageSettings
@@ -33,6 +33,13 @@ ROOT = Path(__file__).parents[2]
 TOMORROW = NOW + timedelta(days=1)
 OWN = replace(RECIPE, families=(FAMILY.name,), pythons=("3.11", "3.12"))
 TWO = replace(RECIPE, families=(X.name, Y.name), pythons=("3.12",))
+
+
+def input_of(channel, *families) -> planning.PlanInput:
+    return planning.PlanInput(
+        night="two", settings=settings_file.load(ROOT / "ci" / "nightly.yaml"), ci=ROOT / "ci",
+        families={item.name: item for item in families}, channel=channel, target=(), by="me", now=NOW,
+    )  # fmt: skip
 
 
 class Nightly:
@@ -60,11 +67,7 @@ class Nightly:
         )
 
     def setting(self, now, made_of=()) -> planning.PlanInput:
-        return planning.PlanInput(
-            night="two", settings=settings_file.load(ROOT / "ci" / "nightly.yaml"),
-            families={FAMILY.name: FAMILY}, channel=self.shop.channel, target=(), ci=ROOT / "ci",
-            by="me", now=now, images=made_of,
-        )  # fmt: skip
+        return replace(input_of(self.shop.channel, FAMILY), now=now, images=made_of)
 
     def look(self, last, *, now=TOMORROW, made_of=()) -> planning.StoreContents:
         return planning.look(self.setting(now, made_of), [OWN], self.shop.store, last)
@@ -182,23 +185,17 @@ def test_what_another_set_was_built_as_is_remembered_beside_this_nights(night):
 # --- runtime images ------------------------------------------------------------------------------
 
 
-def wanted_images() -> tuple[image_record.NightImage, ...]:
+def wanted_images() -> tuple[record.NightImage, ...]:
     entry = ImageSettings(name="jax", recipe="jax", push="here.io")
     base = settings_file.load(ROOT / "ci" / "nightly.yaml")
     settings = replace(base, images=(entry,))
-    return image_record.of_night(settings, ROOT / "ci", (FAMILY.name,))
+    return record.of_night(settings, ROOT / "ci", (FAMILY.name,))
 
 
 def pushed(night: Nightly, **changes) -> ImageRecord:
     """The record that `runtime_images --push here.io` leaves of that set."""
-    made = ImageRecord(
-        reference="here.io/rocm/jax:rocm7.10.0-jax0.9.1-py3.12", digest=f"sha256:{'1' * 64}",
-        config=f"sha256:{'2' * 64}", inputs="3" * 64, manifest=night.manifest.sha256,
-        released=True, recipe="jax", profile="runtime", python="3.12", base="ubuntu",
-        base_config=f"sha256:{'4' * 64}", rocm="7.10.0", rocm_sha256="", layers={}, blobs=(),
-        packages={}, verdicts=(), time=timestamp(NOW), by="me", tool="",
-    )  # fmt: skip
-    made = replace(made, **changes)
+    own = {"manifest": night.manifest.sha256, "config": f"sha256:{'2' * 64}", **changes}
+    made = image_record(**own)
     record.put(night.shop.release, made)
     return made
 
@@ -266,11 +263,7 @@ class OneSet:
         (folder / "house" / BUILD_RECORD).write_bytes(b"{}\n")
         self.shop.gate(self.manifest, X)
         self.shop.release_for(self.manifest)
-        ci = ROOT / "ci"
-        self.setting = planning.PlanInput(
-            night="one", settings=settings_file.load(ci / "nightly.yaml"), ci=ci, by="me", now=NOW,
-            families={X.name: X, Y.name: Y}, channel=self.shop.channel, target=(),
-        )  # fmt: skip
+        self.setting = input_of(self.shop.channel, X, Y)
 
     def plan(self):
         built = replace(TWO, manifest=self.manifest.sha256)

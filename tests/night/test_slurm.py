@@ -217,25 +217,6 @@ def test_what_the_cluster_has_not_is_said_before_anything_is_submitted(world, cl
     assert "sinfo" in done.err
 
 
-@all_faults
-def test_a_night_whose_every_job_is_cancelled_is_named_with_the_line_that_goes_on(world, cluster):
-    world.plan("one", check=True)
-    world.script(build={"*": "sleep:60"})
-    submit(world, check=True)
-    begun(world, "build.jax")
-    cluster.ask("scancel", "--user", os.environ.get("USER", "root"))
-    cluster.idle()
-    silence(world)
-    status = world.nightly("status", "one")
-    assert status.code == 5
-    assert re.search(r"build\.jax +lost ", status.out)
-    world.script()
-    submit(world, check=True)
-    cluster.idle()
-    assert set(world.states("one").values()) == {"pass"}
-    assert [a.ended.state.value for a in book(world).attempts["build.jax"]] == ["not-run", "pass"]
-
-
 @pytest.mark.soak
 @pytest.mark.parametrize(
     "name",

@@ -303,6 +303,8 @@ def _gate(words: list[str], plays: dict) -> int:
 
 
 def _image(words: list[str], plays: dict) -> int:
+    from support.states import image_record
+
     from rocwheel.base import home
     from rocwheel.base.versions import PythonVersion
     from rocwheel.image import recipe as image_recipe
@@ -325,13 +327,9 @@ def _image(words: list[str], plays: dict) -> int:
         recipe=recipe, base=recipe.base(_value(words, "base")), manifest=manifest, family=family,
         python=PythonVersion.parse(python), profile=_value(words, "profile"), is_released=True,
     )  # fmt: skip
-    one = "sha256:" + "1" * 64
-    made = record.ImageRecord(
-        reference=f"{_value(words, 'push')}/{subject.reference}", digest=one, config=one,
-        inputs="2" * 64, manifest=digest, released=True, recipe=recipe.name,
-        profile=subject.profile, python=python, base="debian", base_config=one, rocm="7.1.0",
-        rocm_sha256="", layers={}, blobs=(), packages={}, verdicts=(), time="2026-05-01T00:00:00Z",
-        by="me", tool="",
+    made = image_record(
+        reference=f"{_value(words, 'push')}/{subject.reference}", manifest=digest,
+        recipe=recipe.name, profile=subject.profile, python=python,
     )  # fmt: skip
     document = {"reference": made.reference, "reason": f"smoke: {state.value}"}
     if state is State.PASS:

@@ -8,6 +8,7 @@ from zlib import crc32
 import amdgpu_family_matrix as matrix
 from rocwheel.base.values import replace
 from rocwheel.base.versions import moment, timestamp
+from rocwheel.night.image_record import ImageRecord
 from rocwheel.night.truth import CellSummary, FamilySummary, NightSummary
 from rocwheel.records.install import Install, Package
 from rocwheel.records.verdict import State
@@ -221,3 +222,15 @@ def _family(name: str, number: int) -> FamilySummary:
             for kind, size in (("jaxlib", 90 << 20), ("plugin", 12 << 20), ("pjrt", 140 << 20))
         },
     )
+
+
+def image_record(**changes: object) -> ImageRecord:
+    """The record of a runtime image that was pushed."""
+    one = f"sha256:{'1' * 64}"
+    made = ImageRecord(
+        reference="here.io/rocm/jax:rocm7.10.0-jax0.9.1-py3.12", digest=one, config=one,
+        inputs="2" * 64, manifest="a" * 64, released=True, recipe="jax", profile="runtime",
+        python="3.12", base="ubuntu", base_config=one, rocm="7.10.0", rocm_sha256="", layers={},
+        blobs=(), packages={}, verdicts=(), time="2026-05-01T00:00:00Z", by="me", tool="",
+    )  # fmt: skip
+    return replace(made, **changes)
