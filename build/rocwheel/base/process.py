@@ -44,7 +44,7 @@ PROXIES: Final = ("http_proxy", "https_proxy", "all_proxy", "no_proxy")
 PASSED_ENV: Final = (
     "HOME", "LANG", "LC_ALL", "LOGNAME", "PATH", "SSL_CERT_DIR", "SSL_CERT_FILE", "TERM", "TMPDIR",
     "TZ", "USER", "XDG_CACHE_HOME", "XDG_RUNTIME_DIR", "CURL_CA_BUNDLE", "REQUESTS_CA_BUNDLE",
-    "GIT_SSL_CAINFO", "GIT_SSH", "GIT_SSH_COMMAND", "SSH_AUTH_SOCK", *PROXIES,
+    "GIT_SSL_CAINFO", "GIT_SSH", "GIT_SSH_COMMAND", "SSH_AUTH_SOCK", "PYENV_ROOT", *PROXIES,
     *(name.upper() for name in PROXIES),
 )  # fmt: skip
 # Programs that take no other's variable for their CA bundle: git-config(1), http.sslCAInfo; pip.

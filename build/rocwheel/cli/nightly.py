@@ -376,7 +376,10 @@ def run(
         said = [{"job": item.number, "cell": item.cell} for item in made]
         app.emit({"night": name, "jobs": said}, "\n".join(listed))
         jobs.check_held()
-        return _nothing_built(app, book, standing.stand(where.nights.book(name)))
+        if standing.nothing_built(standing.stand(where.nights.book(name))):
+            app.console.warn(f"{name}: nothing was built")
+            return CommandError.exit_code
+        return 0
     local = LocalScheduler(where.nights, name, here, where.words, workers)
     code = _say_ran(app, where, local.run(), local.book)
     if where.channel.bisect_gpu_hours:
@@ -415,11 +418,10 @@ def _say_ran(app: App, where: NightTarget, standings: dict[str, CellStanding], b
         app.console.info("everything was there already")
     for line in standing.grouped((i.cell.name, f"{i.word}: {i.reason}") for i in bad):
         app.console.info(line)
-    nothing = _nothing_built(app, book, standings)
     what = truth_of(app, where, book)
     text = f"{book.plan.night}: {what.headline}; {passed} of {len(standings)} cells passed"
     app.emit(_document(book, standings, what), f"{text}, {kept} kept")
-    return CommandError.exit_code if bad else nothing
+    return CommandError.exit_code if bad or what.night.nothing_built else 0
 
 
 def _document(book: Book, standings: dict[str, CellStanding], what: truth.Truth) -> dict[str, Any]:
@@ -442,14 +444,6 @@ def _document(book: Book, standings: dict[str, CellStanding], what: truth.Truth)
         ],
         "quarantined": sorted(book.quarantined),
     }
-
-
-def _nothing_built(app: App, book: Book, standings: dict[str, CellStanding]) -> int:
-    """Say when every build has ended and none has wheels; return the exit status of that."""
-    if not standing.nothing_built(standings):
-        return 0
-    app.console.warn(f"{book.plan.night}: nothing was built")
-    return CommandError.exit_code
 
 
 @nightly.command("cell")

@@ -10,6 +10,7 @@ import pytest
 
 from rocwheel.base.errors import HostError
 from rocwheel.base.host import debian, machine, virtualenv
+from rocwheel.base.process import base_env
 from rocwheel.base.versions import PythonVersion
 
 pytestmark = pytest.mark.integration
@@ -40,6 +41,7 @@ def test_pyenv_versions_count_without_being_on_path(runner, tmp_path):
     script(folder / "bin", "python3", f'exec {sys.executable} "$@"')
     environ = {"PATH": "", "HOME": str(tmp_path), "PYENV_ROOT": str(tmp_path / "pyenv")}
     assert len(machine.pythons(environ, runner=runner)) == 1
+    assert base_env(environ) == environ, "what Bazel's rules see, who look there too"
 
 
 @pytest.mark.parametrize("root", ["x" * 300, "file", "loop", "unreadable"])
