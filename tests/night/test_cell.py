@@ -364,7 +364,7 @@ def test_what_says_nothing_of_gpus_takes_no_gates_from_a_host(tmp_path, kind, ca
     names = [f"{kind}.{number}" for number in range(3)]
     nights, here = planned(tmp_path, *names, kind=kind, needs=Needs(gpus=1)), worker(tmp_path)
     for name in names:
-        attempt = begun(nights, cell=name, token=name)
+        attempt = begun(nights, cell=name, token=name, host="h")
         why = {"state": State.INFRA, "cause": cause, "reason": "docker: no such program"}
         nights.end("one", nights.begin("one", attempt), cells.end_of(attempt, here, 0, **why))
     cells.quarantine(nights, "one", here)
