@@ -438,12 +438,7 @@ def where(shop, tmp_path, monkeypatch) -> tuple[str, ...]:
 
 
 def test_commands_speak_of_each_family(shop, where, tmp_path, capsys) -> None:
-    one = make_set(
-        tmp_path / "1",
-        pythons=("3.12",),
-        families=tuple(sorted((X.name, Y.name))),
-        gfx=(*X.targets, *Y.targets),
-    )
+    one = make_set(tmp_path / "1", **both())
     code, said, _ = run(capsys, "stage", "1", *where)
     assert (code, said["families"]) == (0, [Y.name, X.name])
     shop.gate(one, X)
@@ -495,12 +490,10 @@ def test_commands_speak_of_each_family(shop, where, tmp_path, capsys) -> None:
     assert shop.store.info("v2/all/compat.html")
 
 
-def both(*families: matrix.Family) -> dict:
-    """The options of a set for these families; for X and Y without any."""
-    families = families or (X, Y)
-    names = tuple(sorted(family.name for family in families))
-    gfx = tuple(target for family in families for target in family.targets)
-    return {"pythons": ("3.12",), "families": names, "gfx": gfx}
+def both() -> dict:
+    """The options of a set for X and Y."""
+    families = tuple(sorted((X.name, Y.name)))
+    return {"pythons": ("3.12",), "families": families, "gfx": (*X.targets, *Y.targets)}
 
 
 def test_who_took_it_back_is_named_for_each_family(shop, where, tmp_path, capsys) -> None:
@@ -605,9 +598,8 @@ MISTAKES = {
 
 @pytest.mark.parametrize("line", MISTAKES)
 def test_a_mistake_about_families_is_one_error(shop, where, tmp_path, capsys, line) -> None:
-    both = {"families": tuple(sorted((X.name, Y.name))), "gfx": (*X.targets, *Y.targets)}
     make_set(tmp_path / "single", jax="0.9.2", pythons=("3.12",))
-    make_set(tmp_path / "two", pythons=("3.12",), **both)
+    make_set(tmp_path / "two", **both())
     assert run(capsys, "stage", "two", *where)[0] == 0
     before = shop.listing(shop.staging), shop.listing(shop.release)
     assert main([*line.split(), *where, "--quiet"]) in {2, 3, 9}
@@ -618,8 +610,7 @@ def test_a_mistake_about_families_is_one_error(shop, where, tmp_path, capsys, li
 
 
 def test_without_a_channel_a_set_of_several_families_is_for_each(tmp_path, capsys) -> None:
-    both = {"families": tuple(sorted((X.name, Y.name))), "gfx": (*X.targets, *Y.targets)}
-    one = make_set(tmp_path / "two", pythons=("3.12",), **both)
+    one = make_set(tmp_path / "two", **both())
     where = ("--family", ALL, "--store", (tmp_path / "store").as_uri())
     assert run(capsys, "stage", str(tmp_path / "two"), *where)[0] == 0
     shop = SharedShop((tmp_path / "store").as_uri(), None)

@@ -242,7 +242,7 @@ def mend(place) -> None:
             break
         lost |= more
     (planned,) = audit.plan_repairs([place], WHO, tuple(map(str, lost)))
-    audit.apply_repair(planned)
+    audit.repair(place, WHO, planned.skips)
 
 
 def resolved(page: str, url: str) -> str:

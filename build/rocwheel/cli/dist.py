@@ -265,11 +265,9 @@ def rebuild(
             return (Path(folder) if stores else path if path.is_dir() else path.parent) / name
 
         made = dist.rebuild(before, where, planned, app.here)
-    if not made.wheels and key:
+    if not made.wheels:
         file = proof.state_build(made.result.wheelhouse, key, again=before)
-        keys = proof.add(stores[0], before.sha256, file.read_bytes()) if stores else ()
+        keys = proof.add(stores[0], before.sha256, file.read_bytes()) if key and stores else ()
         statement = stores[0].store.locate(keys[0]) if keys else str(file)
-    elif not made.wheels:
-        statement = str(proof.leave_build(made.result.wheelhouse, before))
     app.emit(made.to_json(statement), "\n".join(made.lines()))
     return DIFFERENT if made.wheels else 0

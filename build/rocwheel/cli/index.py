@@ -11,6 +11,7 @@ import click
 from rocwheel.base.choices import ALL
 from rocwheel.base.console import Unit, count
 from rocwheel.base.errors import HostError, StoreError, named
+from rocwheel.base.values import replace
 from rocwheel.cli import as_called, known
 from rocwheel.cli.app import App
 from rocwheel.cli.options import dry_run, group, option
@@ -141,7 +142,7 @@ def repair(
         who = withdraw.with_reason(who, person.reason)
     done = audit.plan_repairs(_places(Target(app, target), staging=staging), who, skip_entry)
     if not dry_run:
-        done = [audit.apply_repair(planned) for planned in done]
+        done = [replace(p, deleted=audit.repair(p.place, p.who, p.skips)) for p in done]
     _report(app, done, "every page is as the log says", dry_run=dry_run)
 
 

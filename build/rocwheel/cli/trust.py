@@ -18,6 +18,7 @@ from rocwheel.base.choices import ROLES
 from rocwheel.base.console import columns, printable
 from rocwheel.base.download import Client, Retry
 from rocwheel.base.errors import ConfigError, named
+from rocwheel.base.values import replace
 from rocwheel.cli.app import App
 from rocwheel.cli.options import PATH, dry_run, group, option
 from rocwheel.cli.target import (
@@ -40,13 +41,7 @@ from rocwheel.release.index.channels import Channel
 from rocwheel.release.ledger import log
 from rocwheel.release.ledger.state import Action, IndexState
 from rocwheel.release.operations import Who
-from rocwheel.release.trust import (
-    TrustError,
-    head,
-    policy,
-    signers,
-    verifier,
-)
+from rocwheel.release.trust import TrustError, envelope, head, policy, signers, verifier
 from rocwheel.release.trust.policy import KeyRole, Signer
 from rocwheel.release.trust.sigstore import SigstoreSigner
 
@@ -138,7 +133,7 @@ def sign(app: App, path: Path, signer: str) -> None:
             raise TrustError(what, hint="sign it with a builder's key: --signer")
         path = proof.state_build(path, key)
     else:
-        proof.sign_file(path, _read(path), key)
+        files.write(path, envelope.sign(_read(path), key, name=str(path)))
     app.emit({"signed": str(path), "keyid": key.public_key.keyid}, f"signed {path}")
 
 
@@ -304,9 +299,9 @@ def verify(
         reader = head.Reader(client, known, seen, now=app.now(), at_least=at_least)
         asked = (_asked(app, one, statements, reader) for one in what)
         for item in itertools.chain.from_iterable(asked):
-            url = index_url or item.index
-            how: Any = {"now": app.now(), "channels": channels, "url": url}
-            links = (*verifier.follow(item.sha256, item.bundle, known, **how), *item.links)
+            how: Any = {"now": app.now(), "channels": channels, "url": index_url or item.index}
+            bundle, more = reader.statements(item)
+            links = (*verifier.follow(item.sha256, bundle, known, **how), *more)
             document: dict[str, Any] = {"file": item.name, "sha256": item.sha256}
             document |= {"links": [x.to_json() for x in links], "state": verifier.state(links)}
             documents.append(document)
@@ -330,7 +325,7 @@ def _asked(app: App, asked: str, statements: str, reader: head.Reader) -> Iterat
                 raise click.UsageError("--statements URL is for wheels; give a file for a set")
             sha256 = files.sha256(one) if one.is_file() else _read(one).hex()
             if "://" in given:
-                yield reader.asked(reader.offer(given, one.name), given, str(one), sha256)
+                yield replace(reader.offer(given, one.name), name=str(one), sha256=sha256)
             else:
                 bundle = _read(app.cwd / given if given else one.parent / places.BUNDLE)
                 yield head.Asked(name=str(one), sha256=sha256, bundle=bundle)
@@ -340,10 +335,9 @@ def _asked(app: App, asked: str, statements: str, reader: head.Reader) -> Iterat
             raise click.UsageError("--statements URL says which index offers the wheel")
         index = given if _FILES.search(folder) else folder
         found = reader.offer(index, unquote(name))
-        yield reader.asked(found, index, what, reader.client.digest(found.url)[0])
+        yield replace(found, name=what, sha256=reader.client.digest(found.url)[0])
     else:
-        for found in reader.offers(what):
-            yield reader.asked(found, what, found.filename, found.sha256)
+        yield from reader.offers(what)
 
 
 @trust.command("rights")

@@ -194,18 +194,14 @@ def _plan_repair(place: Place, who: Who, skip: Collection[str]) -> IndexRepair:
     return IndexRepair(place=place, who=who, problems=tuple(problems), skips=tuple(entries))
 
 
-def apply_repair(planned: IndexRepair) -> IndexRepair:
-    for entry in planned.skips:
-        log.skip(planned.place, entry)
-    return replace(planned, deleted=repair(planned.place, planned.who))
-
-
-def repair(place: Place, who: Who) -> tuple[str, ...]:
+def repair(place: Place, who: Who, skips: Iterable[Transition] = ()) -> tuple[str, ...]:
     """Make every page show what the log says, and delete what it no longer names; return the keys.
 
     A snapshot that is not the fold of the log is none, unless the log is what is damaged. Raises
     StoreError for a damaged log of a release, and where bytes are missing that would be listed.
     """
+    for skip in skips:
+        log.skip(place, skip)
     state = log.read(place, files=True)
     again = log.read(place, files=True, afresh=True)
     operations.check_sound(place, again, pages=again.projects)

@@ -58,36 +58,22 @@ class Evidence(Plain, frozen=True, kw_only=True):
     reproduced: bool = False  # by another builder's key than one that signed the build
 
 
-def state_build(wheelhouse: Path, signer: Signer, *, again: Manifest | None = None) -> Path:
+def state_build(wheelhouse: Path, signer: Signer | None, *, again: Manifest | None = None) -> Path:
     """Sign how a wheelhouse was built, by its build.json; a signed statement stays.
 
-    With a set that was built `again` there, sign that this set was reproduced. Raises ConfigError
-    for a folder without a build.json, TrustError.
+    With a set that was built `again` there, sign that this set was reproduced. Without a key the
+    statement waits unsigned.
     """
     path = wheelhouse / (REPRODUCED if again else PROVENANCE)
-    if path.exists() and envelope.parse(path.read_bytes(), name=str(path)).signatures:
+    if signer and path.exists() and envelope.parse(path.read_bytes(), name=str(path)).signatures:
         return path
-    return sign_file(path, unsigned_build(wheelhouse, again), signer)
-
-
-def unsigned_build(wheelhouse: Path, again: Manifest | None = None) -> bytes:
-    """Return the provenance of a wheelhouse, unsigned: it follows from build.json and manifest."""
-    path = wheelhouse / BUILD_RECORD
-    with named(path, ConfigError, hint="name a wheelhouse as it was built"):
-        record = BuildRecord.from_bytes(path.read_bytes(), name=str(path))
-    own = Manifest.load(wheelhouse)
-    return envelope.unsigned(statements.provenance(own, record, reproduced=again))
-
-
-def leave_build(wheelhouse: Path, again: Manifest) -> Path:
-    path = wheelhouse / REPRODUCED
-    files.write(path, unsigned_build(wheelhouse, again))
-    return path
-
-
-def sign_file(path: Path, data: bytes, signer: Signer) -> Path:
-    """Write a statement with the signature of one more key. Raises TrustError."""
-    files.write(path, envelope.sign(data, signer, name=str(path)))
+    with named(
+        source := wheelhouse / BUILD_RECORD, ConfigError, hint="name a wheelhouse as it was built"
+    ):
+        record = BuildRecord.from_bytes(source.read_bytes(), name=str(source))
+    made = statements.provenance(Manifest.load(wheelhouse), record, reproduced=again)
+    data = envelope.unsigned(made)
+    files.write(path, envelope.sign(data, signer, name=str(path)) if signer else data)
     return path
 
 

@@ -247,19 +247,15 @@ class _File(msgspec.Struct):
     ours: dict[str, str] = msgspec.field(name="_rocwheel", default_factory=dict)
 
 
-class OfferedWheel(Plain, frozen=True, kw_only=True):
-    filename: str
-    sha256: str
-    where: str  # URL; "" of a wheel that came before rocwheel
-    url: str = ""  # its own
-
-
 class Asked(Plain, frozen=True, kw_only=True):
+    """A wheel, or a manifest, that is verified."""
+
     name: str
     sha256: str
-    bundle: bytes
+    bundle: bytes = b""  # its statements, where they are at hand
     index: str = ""  # URL of the index that lists it
-    links: tuple[ChainLink, ...] = ()
+    where: str = ""  # and of its statements; "" of a wheel that came before rocwheel
+    url: str = ""  # its own
 
 
 class Reader:
@@ -273,28 +269,25 @@ class Reader:
         self._head = lru_cache(self._read_head)
         self._get = lru_cache(maxsize=8)(self._fetch)  # of one set come one after the other
 
-    def offers(self, index: str) -> list[OfferedWheel]:
+    def offers(self, index: str) -> list[Asked]:
         """Return every wheel of an index, those of one set one after the other."""
         projects = (str(item.get("name")) for item in self._page(f"{index}/index.json").projects)
         found = (wheel for name in projects for wheel in self._of(index, name))
         return sorted(found, key=lambda wheel: wheel.where)
 
-    def offer(self, index: str, filename: str) -> OfferedWheel:
+    def offer(self, index: str, filename: str) -> Asked:
         """Return one wheel. Raises TrustError where the index does not list it."""
         for item in self._of(index, version_of(filename)[0]):
-            if item.filename == filename:
+            if item.name == filename:
                 return item
         hint = "it was rolled back or pruned, or it is another index's"
         raise TrustError(f"{index}: does not list {filename}", hint=hint)
 
-    def asked(self, found: OfferedWheel, index: str, name: str, sha256: str) -> Asked:
-        """Return a wheel with the statements that the release's head names, and no others."""
-        bundle, links = b"", tuple[ChainLink, ...]()
-        if found.where:
-            bundle, links = self._statements(found.where, index)
-        return Asked(name=name, sha256=sha256, bundle=bundle, index=index, links=links)
-
-    def _statements(self, where: str, index: str) -> tuple[bytes, tuple[ChainLink, ...]]:
+    def statements(self, asked: Asked) -> tuple[bytes, tuple[ChainLink, ...]]:
+        """Return those that the release's head names, and no others, and what it says of a set."""
+        where, index = asked.where, asked.index
+        if not where:
+            return asked.bundle, ()
         if not (match := _PUBLIC.fullmatch(where)):
             what = f"{where}: no statements of a release are there"
             return b"", (ChainLink(role=HEAD, holds=False, about=what),)
@@ -347,13 +340,13 @@ class Reader:
             return self.client.read(url, limit=MOST_BYTES, fresh=True)
         return b""
 
-    def _of(self, index: str, project: str) -> Iterator[OfferedWheel]:
+    def _of(self, index: str, project: str) -> Iterator[Asked]:
         url = f"{index}/{project}/index.json"
         for item in self._page(url).files:
             link, sha256 = item.ours.get("statements", ""), item.hashes.get("sha256", "")
             where = urljoin(url, link) if link else ""
             at = urljoin(url, item.url.partition("#")[0])
-            yield OfferedWheel(filename=item.filename, sha256=sha256, where=where, url=at)
+            yield Asked(name=item.filename, sha256=sha256, index=index, where=where, url=at)
 
     def _page(self, url: str) -> _Page:
         if not (data := self._fetch(url)):
