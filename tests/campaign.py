@@ -30,7 +30,7 @@ sys.path.insert(0, str(TESTS))
 sys.path.insert(0, str(TESTS.parent))
 
 from model import cases  # noqa: E402
-from support import s3, scene, shared_scene  # noqa: E402
+from support import s3, scene  # noqa: E402
 
 from rocwheel.base.console import Console  # noqa: E402
 
@@ -38,7 +38,7 @@ from rocwheel.base.console import Console  # noqa: E402
 MODEL = ("tests/model/cases.py", "tests/model/protocol.py")
 CODE = (
     *(f"build/rocwheel/{name}" for name in ("release", "base/store", "records/places.py")),
-    *(f"tests/support/{n}.py" for n in ("scene", "schedule", "shared", "shared_scene", "wheelset")),
+    *(f"tests/support/{n}.py" for n in ("scene", "schedule", "shared", "wheelset")),
 )
 CHANCE = 2000  # mixes of three operations in an order of chance
 JOURNAL = Path("campaign.jsonl")
@@ -76,7 +76,7 @@ def shared_worlds() -> scene.Worlds:
 def shared_worlds_of(_pid: int) -> scene.Worlds:
     folder = worlds().folder / "shared"
     folder.mkdir()
-    return shared_scene.SharedWorlds(folder, worlds().console)
+    return scene.SharedWorlds(folder, worlds().console)
 
 
 @cache

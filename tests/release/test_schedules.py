@@ -21,9 +21,17 @@ import pytest
 from model.protocol import RULES
 from model.test_protocol import OF_SHARED
 from support.s3 import BUCKET
-from support.scene import JAXLIB, STOPS, Schedule, Worlds, play, shuffled, unwaiting
+from support.scene import (
+    JAXLIB,
+    STOPS,
+    Schedule,
+    SharedWorlds,
+    Worlds,
+    play,
+    shuffled,
+    unwaiting,
+)
 from support.shared import X, Y
-from support.shared_scene import SharedWorlds
 from support.tiers import merge_tries
 
 from rocwheel.base.choices import ALL
