@@ -145,7 +145,7 @@ def test_a_suite_for_users_of_pip_proves_the_version_that_the_set_was_built_with
     beside = RocmProvided(origin="pip", name="rocm", version=manifest.rocm.version)
     verdict = replace(make_verdict(manifest), rocm=replace(beside, **brought))
     channel = replace(CHANNEL, suites=suites)
-    decision = decide(manifest, ALONE, channel, found(verdict), now=NOW, approvals=(), lost={})
+    decision = decide(manifest, ALONE, channel, found(verdict), now=NOW, approvals=())
     assert [why.replace("7.10.0", manifest.rocm.version) in cell.why
             for cell in decision.blocking] == [True] * bool(why)  # fmt: skip
 
@@ -163,7 +163,7 @@ def test_tests_that_are_gone_are_shown_and_block_beyond_a_budget(manifest, count
         found(make_verdict(manifest)),
         now=NOW,
         approvals=(APPROVAL,),
-        lost={("smoke", "3.12"): gone},
+        before=Coverage(tests={("smoke", "3.12"): frozenset(gone)}),
     )
     (cell,) = decision.cells
     tests = "1 test" if count == 1 else f"{count} tests"

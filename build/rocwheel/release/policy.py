@@ -10,7 +10,7 @@ How many tests run on a family is what they were on its last released set. Its f
 `uncalibrated` on a channel that wants that number from a person: an approval that names it.
 """
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from datetime import datetime
 from typing import Any, Final
 
@@ -24,7 +24,7 @@ from rocwheel.base.versions import moment
 from rocwheel.records.manifest import Manifest
 from rocwheel.records.verdict import PASSED, Demand, KnownSuite, State, Verdict
 from rocwheel.release.index.channels import Channel
-from rocwheel.release.ledger.verdicts import NOTHING, Coverage, FoundVerdict
+from rocwheel.release.ledger.verdicts import NOTHING, Coverage, FoundVerdict, lost
 from rocwheel.release.trust.policy import SKEW
 from rocwheel.release.trust.statements import Approval
 
@@ -80,25 +80,24 @@ def decide(
     manifest: Manifest,
     family: Family,
     channel: Channel,
-    verdicts: Iterable[FoundVerdict],
+    verdicts: Sequence[FoundVerdict],
     *,
     now: datetime,
     approvals: Sequence[Approval] = (),
-    lost: Mapping[tuple[str, str], tuple[str, ...]] | None = None,
     before: Coverage = NOTHING,
     signed: bool = False,
     parent: Decision | None = None,
 ) -> Decision:
     """Evaluate the policy at the time `now`: no verdict is later, and bypasses expire.
 
-    `before` is what ran of the last released set, `lost` are its tests that this one has not, by
-    suite and CPython. With `signed` a bypass needs an approval, too. `parent` is what is known of
-    the set that this one was derived from: of what passed there, `smoke` alone is asked again.
+    `before` is what ran of the last released set. With `signed` a bypass needs an approval, too.
+    `parent` is what is known of the set that this one was derived from: of what passed there,
+    `smoke` alone is asked again.
     """
     by_cell: dict[tuple[str, str], list[FoundVerdict]] = {}
     for verdict in sorted(verdicts, key=lambda item: item.key):
         by_cell.setdefault((verdict.suite, verdict.python), []).append(verdict)
-    cells, used = list[SuiteCell](), list[Approval]()
+    cells, used, gone = list[SuiteCell](), list[Approval](), lost(verdicts, before)
     judged = list[tuple[_Case, SuiteCell, Approval | None]]()
     for python in manifest.pythons:
         levels = channel.levels(family, python)
@@ -114,7 +113,7 @@ def decide(
                 asks_first=channel.first_sets == "approved",
             )
             cell = _judge(case, by_cell.get((suite, python), ()), level)
-            cell = _without(cell, (lost or {}).get((suite, python), ()), case)
+            cell = _without(cell, gone.get((suite, python), ()), case)
             if suite != ASKED_AGAIN and (suite, python) not in by_cell:
                 cell = _inherited(cell, manifest, parent)
             words = [item for item in approvals if (item.suite, item.python) == (suite, python)]

@@ -280,9 +280,8 @@ def judge(
         parents = (manifest.parent.manifest, *theirs.parents)
         evidence = replace(evidence, lines={**theirs.lines, **evidence.lines}, parents=parents)
     counted, notes = believed(results, evidence, channel)
-    lost = verdicts.lost(counted, before)
     decision = policy.decide(
-        manifest, family, channel, counted, now=now, lost=lost, before=before,
+        manifest, family, channel, counted, now=now, before=before,
         approvals=(*approvals, *evidence.approvals), signed=channel.requires(KeyRole.APPROVER),
         parent=parent,
     )  # fmt: skip
