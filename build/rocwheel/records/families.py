@@ -102,10 +102,7 @@ def check_targets(targets: Collection[str]) -> None:
 
 
 def lacking(wanted: Mapping[str, Collection[str]], has: Collection[str]) -> str:
-    """Return the gfx targets that each of these families misses, "" for none.
-
-    `wanted` has the targets of each family.
-    """
+    """Return the gfx targets that each of these families misses, "" for none."""
     missing = {name: [t for t in targets if t not in has] for name, targets in wanted.items()}
     return "; ".join(f"{', '.join(each)} of {name}" for name, each in missing.items() if each)
 

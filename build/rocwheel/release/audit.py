@@ -509,10 +509,7 @@ def _pages(place: Place, names: list[str], wheels: frozenset[str]) -> dict[str, 
 
 
 def resolve(place: Place, *, upstream: str, python: Path, runner: Runner) -> list[str]:
-    """Resolve every set in the index; return one line per CPython where pip chose otherwise.
-
-    `python` is an interpreter that has pip.
-    """
+    """Resolve every set in the index; return one line per CPython where pip chose otherwise."""
     with Site(place.store, upstream=upstream).running() as site:
         index, state = f"{site.url}{place.index}/", log.read(place)
         pip = (str(python), "-m", "pip", "install", "--index-url", index)

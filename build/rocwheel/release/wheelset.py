@@ -170,10 +170,7 @@ def check_complete(manifest: Manifest) -> None:
 
 
 def check_closed(manifest: Manifest, metadata: Mapping[str, bytes]) -> None:
-    """Every requirement on a name of the set is met by the set. Raises WheelError.
-
-    `metadata` is the METADATA of each staged wheel, by file name.
-    """
+    """Every requirement of staged wheels' METADATA on a name of the set is met by the set."""
     parsed = {name: KeyValueText(data, name=f"{name}: METADATA") for name, data in metadata.items()}
     for wheel in manifest.built:
         check_name(wheel, parsed[wheel.filename])

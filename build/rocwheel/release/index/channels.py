@@ -10,7 +10,7 @@ from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field
 from datetime import datetime
 from pathlib import Path
-from typing import Annotated, Final, Literal, TypeAlias
+from typing import Annotated, Any, Final, Literal, TypeAlias
 
 import msgspec
 from msgspec.structs import asdict
@@ -129,15 +129,19 @@ class Channel:
                 f"{manifest.sha256[:12]} is a set of one family",
                 hint="add --family: the one it was built for",
             )
-        prefixes = self.prefixes_of(RocmVersion.parse(manifest.rocm.version).major)
-        return self._places(store, family, prefixes)
+        return self.pairs(store, family, RocmVersion.parse(manifest.rocm.version).major)[0]
 
     def pairs(
         self, store: Store, family: str, major: int | None = None
     ) -> tuple[tuple[Place, Place], ...]:
         """Staging and release of a ROCm major, or of each for commands that do not know which."""
         prefixes = self.prefixes.values() if major is None else (self.prefixes_of(major),)
-        return tuple(self._places(store, family, item) for item in prefixes)
+        same = ("public_url", "page_cache", "wheel_cache", "public_environ")
+        about: Any = {"store": store, "family": family, **{n: getattr(self, n) for n in same}}
+        return tuple(
+            (Place(root=p.staging, is_staging=True, **about), Place(root=p.release, **about))
+            for p in prefixes
+        )
 
     @property
     def keys(self) -> tuple[tuple[str, ...], ...]:
@@ -151,10 +155,7 @@ class Channel:
         return any(one[: len(two)] == two[: len(one)] for one in self.keys for two in other.keys)
 
     def with_rules_of(self, others: Collection[Channel]) -> Channel:
-        """Return the channel with the demands of the others added.
-
-        `Trust.with_rule_of` does the same for signatures.
-        """
+        """Return the channel with the demands of the others added, but for signatures."""
         policy, budget, first = [*self.policy], {**self.size_budget}, self.first_sets
         derived: Derived = "all" if "all" in {x.derived for x in (self, *others)} else "smoke"
         for other in others:
@@ -178,19 +179,6 @@ class Channel:
             if level:
                 levels[suite] = level
         return levels
-
-    def _places(self, store: Store, family: str, prefixes: Prefixes) -> tuple[Place, Place]:
-        staging = Place(
-            store=store,
-            root=prefixes.staging,
-            family=family,
-            is_staging=True,
-            public_url=self.public_url,
-            page_cache=self.page_cache,
-            wheel_cache=self.wheel_cache,
-            public_environ=self.public_environ,
-        )
-        return staging, replace(staging, root=prefixes.release, is_staging=False)
 
 
 def of_store(url: str) -> Channel:

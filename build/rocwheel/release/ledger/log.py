@@ -110,10 +110,7 @@ def _named(state: IndexState) -> tuple[str, ...]:
 
 
 def skip(place: Place, entry: Transition) -> None:
-    """Write an entry that follows the one before it, in place of a lost or damaged one.
-
-    Nothing else writes over an entry of a log. Raises StoreError.
-    """
+    """Write an entry in place of a lost or damaged one; nothing else writes over an entry."""
     before = _folded(place, _start(place), until=entry.number - 1)
     head = before.head if before.number == entry.number - 1 else ""
     key, body = place.log(entry.number), replace(entry, previous=head).to_bytes()

@@ -293,10 +293,7 @@ def _root(document: yaml_file.Document, ci: Path, name: str) -> str:
 
 
 def _pinned(ci: Path) -> tuple[dict[Sources, frozenset[str]], frozenset[str]]:
-    """Return the sources of verified pins with their jaxlibs, and the ROCm that nights build with.
-
-    The latter two by SHA-256. Raises ConfigError.
-    """
+    """Return the sources of verified pins with their jaxlibs, and nights' ROCm, by SHA-256."""
     pins, night = (yaml_file.load(ci / name) for name in ("pins.yaml", "nightly.yaml"))
     try:
         jaxlibs = {
