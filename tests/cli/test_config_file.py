@@ -12,7 +12,6 @@ import pytest
 from click.testing import CliRunner
 
 from rocwheel import cli
-from rocwheel.base.errors import ConfigError
 from rocwheel.cli import COMMANDS, ci_build
 from rocwheel.cli.app import App
 from rocwheel.cli.build_options import build
@@ -121,26 +120,6 @@ def test_the_file_is_found_above_and_its_folders_are_relative_to_it(ask, tmp_pat
 def test_a_variable_names_the_file(ask, tmp_path):
     (tmp_path / "other.toml").write_text("[dist_wheels]\ncompiler = 'hermetic'\n")
     assert ask(ROCWHEEL_CONFIG="other.toml")[1].compiler == "hermetic"
-
-
-@pytest.mark.parametrize(
-    ("text", "where", "said"),
-    [
-        ("[dist_wheels]\ncompilr = 'hermetic'", ":2", "did you mean compiler?"),
-        ("[dist_weels]\ncompiler = 'hermetic'", ":1", "did you mean dist_wheels?"),
-        ("[dist_wheels]\nlocked = 'yes'", ":2", ""),
-        ("[dist_wheels]\ncompiler = true", ":2", ""),
-        ("cache-dir = 3", ":1", ""),
-        ("[dist_wheels", "", ""),
-        ("[stage]\nlocked = 'x'\n[dist_wheels]\nlocked = 'x'", ":4", ""),
-    ],
-)
-def test_a_mistake_is_located(ask, tmp_path, text, where, said):
-    (tmp_path / "rocwheel.toml").write_text(text)
-    with pytest.raises(ConfigError) as caught:
-        _ = ask()[0].cache
-    assert f"{tmp_path}/rocwheel.toml{where}" in str(caught.value)
-    assert said in caught.value.hint
 
 
 FAMILY = "'gfx942': a gfx target, not a family"

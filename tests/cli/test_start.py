@@ -325,26 +325,6 @@ def test_all_words_of_a_line_are_answered_at_once(line, error, answered, capsys)
     assert "test: `gate`" not in said
 
 
-@pytest.mark.parametrize(
-    ("line", "answered"),
-    [
-        ("index yank", "did you mean `{} yank`?"),
-        ("nightly rollback", "did you mean `{} rollback`?"),
-        ("nightly approve", "did you mean `{} trust approve`?"),
-        ("rights", "did you mean `{} trust rights`?"),
-        ("nightly start", "instead of start: `{0} nightly run`; see {0} nightly --help"),
-        ("bisect", "did you mean `{} nightly bisect`?"),
-        ("deploy", "instead of deploy: `{} promote`"),
-        ("jax-v0.11.0", "did you mean --jax-version=0.11.0?"),
-        ("dist_wheels -- --config=rocm", "give options of Bazel by --bazel-options="),
-        ("unyank --bogus", "see {} index unyank --help"),
-    ],
-)
-def test_a_word_at_another_place_is_answered_with_its_own(line, answered, capsys):
-    assert cli.main(line.split()) == 2
-    assert answered.format(program_name(sys.argv[0])) in capsys.readouterr().err
-
-
 def test_a_key_of_a_file_is_no_command_of_a_hint():
     app, program = App({}), program_name(sys.argv[0])
     assert cli.as_called("correct `rocm.source`", app) == "correct `rocm.source`"

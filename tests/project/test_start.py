@@ -29,14 +29,6 @@ def run(*arguments, **env):
     )
 
 
-def test_an_error_is_two_lines_with_its_own_exit_code_and_no_traceback():
-    done = run("dist_wheels", "--therock-path=x", "--python-versions=3.99")
-    assert done.returncode == 3
-    assert done.stdout == ""
-    assert len(done.stderr.splitlines()) == 2
-    assert done.stderr.startswith("error: '3.99': unknown Python version\nhint:  ")
-
-
 def test_debug_shows_the_traceback():
     done = run("--debug", "dist_wheels", "--therock-path=x", "--python-versions=3.99")
     assert "Traceback" in done.stderr

@@ -62,7 +62,8 @@ def world(folder: Path) -> dict[str, str]:
     (folder / "latin.toml").write_bytes("[dist_wheels]\nby = 'Köln'\n".encode("latin-1"))
     (folder / "typo.toml").write_text('[dist_wheels]\ncompilr = "hermetic"\n')
     (folder / "top.toml").write_text('compiler = "hermetic"\n')
-    (folder / "flag.toml").write_text("[dist_wheels]\nallow-dirty = 'yes'\n")
+    flags = "[stage]\nallow-dirty = 'x'\n[dist_wheels]\nallow-dirty = 'yes'\n"
+    (folder / "flag.toml").write_text(flags)
     (folder / "unknown.toml").write_text("[dist_weels]\n")
     (folder / "value.toml").write_text('[dist_wheels]\ncompiler = "icc"\n')
     (folder / "own-folder.toml").write_text("cache-dir = 7\n")

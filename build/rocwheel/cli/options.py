@@ -222,12 +222,6 @@ class CliCommand(click.Command):
                     raise click.UsageError(f"{word} needs a value, and {value} is an option")
             return super().parse_args(ctx, args)
 
-    def invoke(self, ctx: click.Context) -> Any:
-        """Run the command; the App knows whose options an error may be about."""
-        if app := ctx.find_object(App):
-            app.context = ctx
-        return super().invoke(ctx)
-
     def format_options(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
         """Write common options, required ones first; with --help-all everything, by section."""
         if isinstance(self, click.Group):
@@ -354,14 +348,6 @@ class Group(CliCommand, click.Group):
             click.echo(ctx.get_help())
             ctx.exit()
         return super().parse_args(ctx, args)
-
-    def invoke(self, ctx: click.Context) -> Any:
-        """Run the named command. Raises UsageError where none is named and one is needed."""
-        words = [*ctx._protected_args, *ctx.args]  # noqa: SLF001 - as click.Group itself does
-        if not (words or self.invoke_without_command):
-            names = ", ".join(self.list_commands(ctx))
-            raise click.UsageError(f"no command given: name one of {names}", ctx)
-        return super().invoke(ctx)
 
     def resolve_command(
         self, ctx: click.Context, args: list[str]

@@ -185,7 +185,7 @@ def finish(
         here.console.info(f"stored {'and signed ' if signer else ''}{place.store.locate(key)}")
     unwritten = _write(output, {}, verdict) or unwritten
     for reason in verdict.ran.unofficial if verdict else ():
-        here.console.info(f"no promotion takes this verdict: {reason}")
+        here.console.info(f"this verdict is unofficial: {reason}")
     if whole and results.tests:
         run = LastRun.of(results, fault.state, ended=whole.strftime("%Y-%m-%d %H:%M"), before=last)
         with _remembering(here.console):
