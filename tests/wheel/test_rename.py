@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import subprocess
-import sys
 import zipfile
 from pathlib import Path
 
@@ -369,29 +367,6 @@ def test_a_version_module_too_large_to_be_edited_is_refused(tmp_path: Path) -> N
     )
     with pytest.raises(WheelError, match=r"version\.py: 1600027 bytes, too large to be edited"):
         plan_reversion([path], NewVersion(post=1))
-
-
-PINS = (
-    "{0}=={1}", "{0} == {1}", "{0}(=={1})", "{0}<={1},>=0.1", "{0}>=0.1,<={1}", "{0}~={1}",
-    "{0}=={1}; python_version >= '3'", "{0}[x]=={1}", "{0}==0.9.*", "{0}>={1}",
-)  # fmt: skip
-
-
-@pytest.mark.soak
-@pytest.mark.parametrize("change", [{"post": 2}, {"local": "rocm7.10"}, {"version": "0.9.0"}])
-def test_uv_resolves_a_set_that_was_given_another_version(change, tmp_path: Path) -> None:
-    """With any pin that held before."""
-    for number, pin in enumerate(PINS):
-        (folder := tmp_path / str(number)).mkdir()
-        pins = (pin.format("jax-rocm7-pjrt", "0.9.1"), "jax-rocm7-pjrt==0.1; extra == 'x'")
-        plugin = wheels.plugin(tag="py3-none-any", requires=pins).write(folder)
-        reversion([wheels.pjrt(tag="py3-none-any").write(folder), plugin], folder / "out", **change)
-        done = subprocess.run(
-            [sys.executable, "-m", "uv", "pip", "install", "--dry-run", "--no-index",
-             "--find-links", folder / "out", "--target", folder / "x", "jax-rocm7-plugin"],
-            text=True, capture_output=True, check=False,
-        )  # fmt: skip
-        assert " + jax-rocm7-pjrt==" in done.stderr, (pin, done.stderr)
 
 
 @pytest.mark.parametrize(

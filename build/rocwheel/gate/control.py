@@ -63,7 +63,6 @@ def compared(results: Results, request: GateRequest, rerun: Rerun) -> Results:
 
 
 def _asked(request: GateRequest) -> GateRequest:
-    """Return the request for the released set. Raises ConfigError, StoreError, WheelError."""
     manifest, wheels = request.released() if request.released else (request.manifest, None)
     if wheels is None or manifest.sha256 == request.manifest.sha256:
         raise ConfigError("this is the released set")
@@ -92,7 +91,6 @@ def _failures(results: Results) -> Iterator[tuple[str, _Failure]]:
 
 
 def _word(name: str, kinds: set[str], found: Results, *, is_ill: bool) -> str:
-    """Return what the released set's results say of a failure of these kinds."""
     file = name.partition("::")[0]
     errors = {error.file: error.message for error in found.collect_errors}
     if name in errors:

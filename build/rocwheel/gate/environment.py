@@ -92,7 +92,6 @@ def rocm_of(request: GateRequest, here: Here) -> Provided | rocm.RocmPlan:
     It is the manifest's tarball by its digest, another tarball or folder, or packages. For a set
     that was built from packages it is the packages that users install, by digest, without the
     development files. A suite may be for users of ROCm by pip: then it is the manifest's version.
-    Raises ConfigError when none is named.
     """
     source, by_users, text = request.manifest.rocm, request.suite.rocm == "pip", request.rocm
     targets = request.family.targets
@@ -175,11 +174,7 @@ def make(
     *,
     left: Callable[[], float],
 ) -> Environment:
-    """Make the environment in a folder; `left` returns the seconds that remain.
-
-    Raises InfraError, ConfigError for a requirement that nothing meets, WrongWheelsError where
-    requirements contradict.
-    """
+    """Make the environment in a folder; `left` returns the seconds that remain."""
     wheels, env = request.wheels, folder / "env"
     python, every = env / "bin/python", folder / "all.txt"
     folder.mkdir(parents=True, exist_ok=True)
@@ -363,10 +358,7 @@ IMPORTABLE: Final = (*machinery.all_suffixes(), ".pth")  # by tests, or read whe
 
 
 def states(folder: Path) -> dict[str, tuple[int, ...]]:
-    """Return every file of a folder with facts that change when it is written to.
-
-    These are its times, inode, size and links; the first, `ctime`, cannot be set back.
-    """
+    """Return every file with times, inode, size and links; the first time cannot be set back."""
     start = len(str(folder)) + 1
     state_of: dict[str, tuple[int, ...]] = {}
     for path in folder.rglob("*"):

@@ -85,10 +85,7 @@ class GateRequest(Plain, frozen=True, kw_only=True):
             raise ConfigError(f"--with: {what}", hint="write NAME==VERSION") from exc
 
     def for_failures_of(self, results: Results) -> GateRequest:
-        """Return the same request for what failed there, with the same packages.
-
-        Raises ConfigError when nothing failed.
-        """
+        """Return the same request for what failed there, with the same packages."""
         again = (Outcome.FLAKY, Outcome.NOT_RUN)
         tests = {t.test for t in results.tests if t.outcome.bad or t.outcome in again}
         tests |= {error.file for error in results.collect_errors} - {"(session)"}

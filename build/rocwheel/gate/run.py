@@ -505,7 +505,6 @@ class _Gate:
         )
 
     def _ran(self, results: Results) -> Ran:
-        """Return what ran; empty where nothing did."""
         request, known = self.request, self.request.known
         pytest = [item.partition("==")[2] for item in self.packages if item.startswith("pytest==")]
         unknown = ""  # why these tests cannot be run again with the same rocwheel

@@ -50,7 +50,7 @@ def prepare(
     """Make a request for each suite as is asked for the first; several have folders in `output`.
 
     `failed_of` are earlier results, of which only the failures run again; `command` returns the
-    line that asks the same again for one suite. Raises ConfigError, StoreError.
+    line that asks the same again for one suite.
     """
     home, shard = here.home, asked.shard
     listed = skips.load(home.ci, today=here.now().date())

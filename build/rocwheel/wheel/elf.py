@@ -34,7 +34,7 @@ WINDOW: Final = 32 << 20  # bytes one table may have
 SEGMENTS: Final = 64  # of one file; linkers make 14
 NAME: Final = 4096  # bytes of a library's name or a version's: PATH_MAX
 
-_SEGMENT: Final = struct.Struct("<IIQQQQQQ")
+_SEGMENT: Final = struct.Struct("<IIQQ8xQ16x")
 _DYNAMIC: Final = struct.Struct("<qQ")
 _NEED: Final = struct.Struct("<HHIII")
 _AUX: Final = struct.Struct("<IHHII")
@@ -59,14 +59,7 @@ class Segment(NamedTuple):
     flags: int
     offset: int
     address: int
-    physical: int
     filesz: int
-    memsz: int
-    align: int
-
-    def holds(self, address: int, size: int) -> bool:
-        """Return whether these bytes of memory come from the file."""
-        return self.address <= address and address + size <= self.address + self.filesz
 
 
 class ElfError(Exception):
@@ -410,7 +403,7 @@ def _offset(loads: list[Segment], address: int) -> int:
     if not address:
         return 0
     for item in loads:
-        if item.holds(address, 1):
+        if item.address <= address < item.address + item.filesz:
             return address - item.address + item.offset
     raise ElfError(f"an address outside every segment ({address:#x})")
 

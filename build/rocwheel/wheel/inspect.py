@@ -98,13 +98,10 @@ class WheelReport(NamedTuple):
         return sum_of_objects(bundle for item in self.elf for bundle in item.bundles)
 
     @property
-    def is_code_read(self) -> bool:
-        return any(bundle.is_read for item in self.elf for bundle in item.bundles)
-
-    @property
-    def compilers(self) -> tuple[str, ...]:
-        bundles = (bundle for item in self.elf for bundle in item.bundles)
-        return tuple(sorted({name for bundle in bundles for name in bundle.compilers}))
+    def compilers(self) -> tuple[str, ...] | None:
+        """Return those of its GPU code; None where no code was read."""
+        read = [bundle for item in self.elf for bundle in item.bundles if bundle.is_read]
+        return tuple(sorted({name for each in read for name in each.compilers})) if read else None
 
     @property
     def gfx_targets(self) -> tuple[str, ...]:

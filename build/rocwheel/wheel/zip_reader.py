@@ -23,7 +23,6 @@ from typing import Final, NamedTuple, NoReturn
 # (https://github.com/madler/zlib/blob/master/inftrees.c).
 from zlib_ng import zlib_ng
 
-from rocwheel.base import files
 from rocwheel.base.console import brief
 from rocwheel.base.errors import WheelError, named
 from rocwheel.wheel import LIMITS
@@ -70,11 +69,11 @@ class Stamp(NamedTuple):
     device: int
     inode: int
     size: int  # bytes
-    modified: int  # nanoseconds
+    changed: int  # nanoseconds; nothing sets this time back
 
     @classmethod
     def of(cls, status: os.stat_result) -> Stamp:
-        return cls(status.st_dev, status.st_ino, status.st_size, status.st_mtime_ns)
+        return cls(status.st_dev, status.st_ino, status.st_size, status.st_ctime_ns)
 
 
 class ZipMember(NamedTuple):
@@ -143,11 +142,6 @@ class ZipArchive:
 
     def refuse(self, problem: str, *, hint: str = "build or fetch the wheel again") -> NoReturn:
         raise WheelError(f"{self.path}: {brief(problem)}", hint=hint)
-
-    def check_digest(self, announced: str) -> None:
-        """Read the file again: it can change in place without another size, time or inode."""
-        if files.sha256(self.raw(0, self.size, step=CHUNK)) != announced:
-            self._changed()
 
     def _changed(self) -> NoReturn:
         raise WheelError(

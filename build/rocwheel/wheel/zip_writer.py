@@ -218,6 +218,7 @@ class Outbox:
                 try:
                     os.link(draft, final)
                     made.append(final)
+                    draft.unlink()  # which changes a time of the wheel, as readers see
                 except FileExistsError:
                     refuse_other(draft, final)
                 except OSError as exc:

@@ -120,19 +120,6 @@ def test_what_is_demanded_of_jaxs_own_tests_fits_how_many_there_are(of_jax):
         assert set(suite.jax) <= set(counted), "a release that was never counted"
 
 
-@pytest.mark.parametrize(
-    ("name", "change"),
-    [("must_run", 60_000), ("must_run", 100), ("may_skip", 30_000), ("may_skip", 0)],
-)
-def test_a_demand_that_no_count_bears_is_found(of_jax, name, change):
-    own, counted = of_jax
-    for suite in own:
-        numbers = {**suite.jax["0.11.0"], name: change}
-        mutant = msgspec.structs.replace(suite, jax={**suite.jax, "0.11.0": numbers})
-        said = list(wrong_demands([mutant], counted))
-        assert any(line.startswith(f"{suite.name} 0.11.0: ") for line in said)
-
-
 def test_the_folders_of_our_suites_exist_and_bring_their_own_pytest_configuration():
     for suite in suites.load_all(ROOT / "ci"):
         if suite.source.folder:

@@ -46,12 +46,6 @@ def test_shards_become_one_suite_with_lanes_of_their_own():
     assert merged.shard == ""
 
 
-def test_a_missing_shard_is_not_run_and_its_files_are_listed():
-    merged = merge_results((shard(1, result("a::t")),), 2, DEMAND)
-    assert merged.faults == (Fault(state=State.NOT_RUN, message="shard 2 of 2 has no results"),)
-    assert [(test.test, test.outcome) for test in merged.tests][1] == ("b", Outcome.NOT_RUN)
-
-
 @pytest.mark.parametrize(
     "other",
     [

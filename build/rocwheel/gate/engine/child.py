@@ -201,7 +201,6 @@ class Child:
             raise BrokenProtocolError(f"wrote {len(self._unread)} bytes that are not a message")
 
     def output(self, start: int, end: int | None = None) -> str:
-        """Return what was printed between two offsets of the log; if long, only its two ends."""
         return self._log.part(start, end)
 
     def stack(self) -> str:

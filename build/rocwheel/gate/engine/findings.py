@@ -120,7 +120,6 @@ class Findings:
         return f"{error[1]}; {error[0].remedy}" if error and error[0].cause == "machine" else ""
 
     def searched(self, work: LaneWork, *, bad: bool) -> None:
-        """Give the result of a lane's search, once."""
         if work.rerun and work.unanswered:
             work.unanswered = False
             self.outcomes.searched(work.rerun, bad=bad)
@@ -137,8 +136,8 @@ class Findings:
     def check_exit(self, work: LaneWork, how: str, status: int, *, killed: bool) -> None:
         """Compare a worker's report with how it ended; a difference is a fault."""
         last = f", after {work.last}" if work.last else ""
-        if work.bye and work.bye.at_exit:
-            last += f" (functions that run then are of {', '.join(work.bye.at_exit)})"
+        if work.at_exit:
+            last += f" (functions that run then are of {', '.join(work.at_exit[-3:])})"
         if killed or work.bye is None:
             state = State.TIMEOUT if killed else State.CRASH
             self.fault(state, f"{work.title} ended badly{last}: {how}")

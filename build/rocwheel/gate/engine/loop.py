@@ -314,6 +314,7 @@ class TestRunner:
         )
         self._scheduler.measured(step.file, event.test, event.seconds)
         work.running, work.last = None, event.test
+        work.at_exit += [event.test] if event.exits else []
         if outcome.bad or not event.going:  # what was sent after it is not run
             work.batch += 1
             self._supply.take_back(work)
@@ -415,7 +416,6 @@ class TestRunner:
     def _blame(
         self, work: LaneWork, mode: LaneMode, how: str, status: int, *, killed: bool
     ) -> None:
-        """Attribute an end to the test or file it happened in."""
         hung = killed and not work.broken
         if mode is LaneMode.RUNNING:
             self._broke(work, Outcome.TIMED_OUT if hung else Outcome.CRASHED, how)

@@ -194,7 +194,6 @@ class Outcomes:
 
     @property
     def of_machine(self) -> list[tuple[str, str]]:
-        """Tests that met an error of the machine, each with that error."""
         return [(test, entry.machine) for test, entry in self._entries.items() if entry.machine]
 
     @property

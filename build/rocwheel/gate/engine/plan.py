@@ -142,6 +142,7 @@ class LaneWork:
     history: list[str] = field(default_factory=list)  # tests that it ran, in order
     streak: int = 0  # failures in a row
     bye: Bye | None = None
+    at_exit: list[str] = field(default_factory=list)  # tests that registered what runs at its end
     was: LaneMode = LaneMode.FREE  # what it did when it had to be stopped
     cause: str = ""  # why it had to be
     stacks: str = ""  # what it has written of them by now

@@ -66,6 +66,7 @@ class Finished(_Event, tag="finish", frozen=True, kw_only=True):
     seconds: Seconds
     evidence: tuple[str, ...]
     left: tuple[str, ...]
+    exits: bool = False  # whether it registered what runs at the process's end
     figures: dict[str, Count] = {}  # that it measured: pytest's `record_property`
     going: bool  # whether the session goes on
 
@@ -85,13 +86,12 @@ class Stray(_Event, tag="stray", frozen=True, kw_only=True):
 
 
 class Bye(_Event, tag="bye", frozen=True, kw_only=True):
-    """The session is over: what it counted and loaded."""
+    """All is over, what runs at the process's end included: what it counted and loaded."""
 
     failed: Count
     modules: dict[str, str]
     backends: tuple[str, ...]
     extra: tuple[str, ...]  # modules that came from the tree of the tests, not from a wheel
-    at_exit: tuple[str, ...] = ()  # tests that registered functions for the end, the last first
 
 
 Event = Ready | Collecting | Collected | Started | Finished | Late | Stray | Bye

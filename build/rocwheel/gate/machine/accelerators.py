@@ -12,8 +12,7 @@ import errno
 import os
 import re
 from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping, Sequence
-from contextlib import suppress
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Final
 
@@ -63,6 +62,7 @@ class Accelerator(Plain, frozen=True, kw_only=True):
     place: int = 0  # as ROCr numbers GPUs without any mask
     node: int = 0  # as the kernel counts, hidden ones included
     ill: str = ""  # why it cannot be used
+    hidden: str = ""  # its render node, where this process may not open that
 
     @property
     def label(self) -> str:
@@ -106,8 +106,8 @@ def amd(root: Path, environ: Mapping[str, str]) -> Allotment:
     cannot be understood keeps its number and is no device. Raises InfraError when none can be
     read, or two look the same.
     """
-    nodes = _nodes(root / NODES)
-    gpus = [gpu for node in nodes if (gpu := _gpu(root, node))]
+    every = [gpu for node in _nodes(root / NODES) if (gpu := _gpu(root, node))]
+    gpus = [gpu for gpu in every if not gpu.hidden]
     for serial, number in Counter(gpu.serial for gpu in gpus).items():
         if number > 1:
             raise InfraError(
@@ -125,16 +125,8 @@ def amd(root: Path, environ: Mapping[str, str]) -> Allotment:
     well = tuple(device for device in devices if not device.ill)
     if ill and not well:
         raise InfraError(f"unreadable GPU topology: {'; '.join(ill)}", hint=DMESG)
-    hidden = ", ".join(name for node in nodes for name in _hidden(root, node))
+    hidden = ", ".join(gpu.hidden for gpu in every if gpu.hidden)
     return Allotment(devices=well, masks=masks, ill=ill, hidden=hidden)
-
-
-def _hidden(root: Path, node: Path) -> Iterator[str]:
-    """Yield the render node of a GPU, where it was not shared with this process."""
-    with suppress(OSError):
-        minor = _properties(node / "properties")[0].get("drm_render_minor", 0)
-        if minor > 0 and not os.access(root / f"dev/dri/renderD{minor}", os.R_OK | os.W_OK):
-            yield f"/dev/dri/renderD{minor}"
 
 
 def nvidia(runner: Runner, environ: Mapping[str, str]) -> Allotment:
@@ -193,7 +185,7 @@ def _nodes(folder: Path) -> list[Path]:
 
 
 def _gpu(root: Path, node: Path) -> Accelerator | None:
-    """Read one node; None for a CPU and for a GPU that was not given to this process."""
+    """Read one node; None for a CPU and for a GPU that a device cgroup hides."""
     banks: list[dict[str, int]] = []
     try:
         properties, problem = _properties(node / "properties")
@@ -212,8 +204,8 @@ def _gpu(root: Path, node: Path) -> Accelerator | None:
     minor = properties.get("drm_render_minor", 0)
     if not problem and minor <= 0:
         problem = "a GPU without a render node"
-    if minor > 0 and not os.access(root / f"dev/dri/renderD{minor}", os.R_OK | os.W_OK):
-        return None
+    render = f"dev/dri/renderD{minor}"
+    is_given = minor <= 0 or os.access(root / render, os.R_OK | os.W_OK)
     unique = properties.get("unique_id", 0)
     location = properties.get("location_id", 0)
     # the kernel numbers partitions in the upper four bits (kfd_topology_add_device), the same
@@ -234,6 +226,7 @@ def _gpu(root: Path, node: Path) -> Accelerator | None:
         free=_free(root, minor) if target in matrix.APUS else 0,
         node=int(node.name),
         ill=f"{node}: {problem}" if problem else "",
+        hidden="" if is_given else f"/{render}",
     )
 
 

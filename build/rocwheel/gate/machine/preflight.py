@@ -68,10 +68,7 @@ def ask(
     log: Path,
     with_jax: bool,
 ) -> EnvironmentFacts:
-    """Ask one lane what it has.
-
-    Raises InfraError; where it is the wheels, WrongWheelsError or CrashingWheelsError.
-    """
+    """Ask one lane what it has. Raises SetupError."""
     output = Path(asked.argv[-1])
     output.unlink(missing_ok=True)
     done = runner.run(asked, log=log, check=False)

@@ -61,10 +61,7 @@ class SuiteFiles(Plain, frozen=True, kw_only=True):
 
 
 def find(source: SuiteSource, top: Path, shard: Shard) -> SuiteFiles:
-    """Find the files below `top` (our suite's folder, or a JAX checkout).
-
-    Raises ConfigError when a path of the suite matches nothing, or the shard would be empty.
-    """
+    """Find the files below `top` (our suite's folder, or a JAX checkout). Raises ConfigError."""
     if not top.is_dir():
         raise ConfigError(f"{top}: no such folder", hint="the suite's tests should be there")
     matched: set[str] = set()
@@ -99,10 +96,7 @@ def find(source: SuiteSource, top: Path, shard: Shard) -> SuiteFiles:
 
 
 def part(sizes: Mapping[str, int], shard: Shard) -> tuple[str, ...]:
-    """Return the files of one shard: the largest first, each to the smallest shard.
-
-    The same files give the same shards on every machine.
-    """
+    """Return the files of one shard: the largest first, each to the smallest shard."""
     loads = [0] * shard.count
     parts: list[list[str]] = [[] for _ in range(shard.count)]
     for file in sorted(sizes, key=lambda file: (-sizes[file], file)):

@@ -111,11 +111,7 @@ class Skip(Value, frozen=True, kw_only=True):
 
 
 def load(ci: Path, *, today: date, new: tuple[Path, str] | None = None) -> tuple[Skip, ...]:
-    """Read every list of a `ci` folder, with the text of a `new` one in place of its file.
-
-    Raises ConfigError for an entry that has expired, that another one covers, or that names a suite
-    which does not exist.
-    """
+    """Read every list of a `ci` folder, with the text of a `new` one in place of its file."""
     suites = tuple(path.stem for path in sorted((ci / SUITES).glob("*.yaml")))
     documents = {
         path: yaml_file.load(path, name=str(path.relative_to(ci.parent)))

@@ -32,8 +32,7 @@ def read(
 ) -> list[dict[str, Any]]:
     """Read the entries of a checkout of JAX or TheRock for a release of JAX.
 
-    `about` is the rest of each: issue, owner, last day. Raises SourceError where it has none,
-    ConfigError for what is no release.
+    `about` is the rest of each: issue, owner, last day.
     """
     if not re.fullmatch(r"[0-9]+(\.[0-9]+)+", jax):
         raise ConfigError(f"--jax {jax}: not a release", hint="give it as JAX counts: 0.10.2")

@@ -177,8 +177,7 @@ def merge(
 ) -> tuple[Results, Fault, Verdict | None]:
     """Join the runs of `count` shards, and judge them by what their suite, by its name, demands.
 
-    The verdict is None where no run has one. Raises ConfigError for no run at all, for a verdict
-    that is not that of its results, and as the parts below do.
+    The verdict is None where no run has one.
     """
     runs = [results for _, results in shards]
     if not runs:
@@ -197,8 +196,7 @@ def merge_results(runs: Sequence[Results], count: int, demand: Demand) -> Result
     """Join the runs of `count` shards; what a missing shard should have run is `not-run`.
 
     Each shard is represented by the best of its runs, and every other run that went wrong makes the
-    whole flaky: running a shard again is a retry like any other. Raises ConfigError for shards of
-    another suite, or that were cut in another way.
+    whole flaky: running a shard again is a retry like any other.
     """
     attempts: dict[int, list[tuple[Fault, Results]]] = {}
     first = next((run for run in runs if run.suite_files), runs[0])

@@ -41,13 +41,9 @@ LOG_HEAD, LOG_TAIL = 1 << 18, 3 << 18  # bytes that are stored of a longer one
 
 @contextmanager
 def alone(folder: Path) -> Iterator[None]:
-    """Lock a folder for writing, until the block ends.
-
-    Where it cannot be locked it cannot be written to either; the write then fails.
-    Raises ConfigError when another process has it.
-    """
+    """Lock a folder for writing, until the block ends. Raises ConfigError where another has it."""
     with ExitStack() as held:
-        with suppress(OSError):
+        with suppress(OSError):  # it cannot be written to either
             lock = files.try_locked(folder / LOCK)
             if lock is None:
                 raise ConfigError(

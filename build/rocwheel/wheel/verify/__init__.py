@@ -44,8 +44,7 @@ def verify_given(
 ) -> Mapping[str, tuple[Finding, ...]]:
     """Judge what a person named, name -> findings: wheelhouses by their manifest, the rest as sets.
 
-    With `installers` each set is installed, with `runs` its code is run. Raises WheelError for a
-    folder without wheels, HostError where there is no sandbox.
+    With `installers` each set is installed, with `runs` its code is run.
     """
     verdicts: dict[Path, tuple[Finding, ...]] = {}
     for folder in (path for path in paths if path.is_dir()):

@@ -60,10 +60,7 @@ def install(
     *,
     python: Path | None = None,
 ) -> Path:
-    """Install wheels by hash into a folder of the client's name, for our Python or another.
-
-    Raises CommandError where the client refuses.
-    """
+    """Install wheels by hash into a folder of the client's name, for our Python or another."""
     names = {path: WheelName.parse(path.name) for path in paths}
     lines = (
         f"{name.project} @ {path.absolute().as_uri()} --hash=sha256:{files.sha256(path)}\n"

@@ -30,7 +30,7 @@ if TYPE_CHECKING:
 DUMP_SIGNAL = 62  # a real-time signal that nothing else uses; stacks of all threads on request
 END_SECONDS = 10.0  # for killed processes to disappear
 THREAD_SECONDS = 5.0  # for threads to end that Python waits for
-NAMED = 3  # environment variables of a change, tests that registered exit functions
+NAMED = 3  # environment variables of a change
 TIMERS = (
     (signal.ITIMER_REAL, "an alarm"),
     (signal.ITIMER_VIRTUAL, "a timer of its CPU time"),
@@ -191,15 +191,15 @@ class Leftovers:
         self._processes: set[int] = set()
         self._pools: dict[Any, Any] = {}
         self._hook = threading.excepthook
-        self._exits = 0
-        self.at_exit: list[str] = []  # tests that registered what runs at the process's end
+        self._functions = 0  # that run at the process's end
+        self.exits = False  # whether the test registered one
         self.left: list[str] = []
         self.spoiled = False  # whether the process is of no more use
 
     def begin(self, test: str) -> None:
         self._threads = {thread: self._threads.get(thread, self._test) for thread in _threads()}
         self._test, self.left, self._at_call = test, [], {}
-        self._exits = _registered()
+        self._functions = _registered()
         self._before = self._before or _state()
         self._hook = threading.excepthook
         threading.excepthook = self._raised
@@ -216,8 +216,7 @@ class Leftovers:
 
     def end(self) -> None:
         threading.excepthook = self._hook
-        if _registered() > self._exits:
-            self.at_exit.append(self._test)
+        self.exits = _registered() > self._functions
         if not self._at_call:  # its setup failed
             self._before = None
             return
@@ -237,7 +236,7 @@ class Leftovers:
         if not self.spoiled:
             self._stacks.listen()
 
-    def outlive_threads(self, status: int) -> None:
+    def outlive_threads(self, status: int, bye: Callable[[], None]) -> None:
         """End this process after some seconds if Python would wait for a test's threads.
 
         Those of executors end by then: Python asks them before it waits.
@@ -250,6 +249,7 @@ class Leftovers:
                 origin, name = self._threads.get(left[0], self._test), left[0].name
                 message = readable(f"thread {name} does not end and is not a daemon")
                 self._channel.emit("stray", test=origin, message=message)
+                bye()
                 _exit(status)
 
         _start(end, ())

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import atexit
 import os
 import sys
 import time
@@ -16,7 +17,7 @@ from _pytest.warnings import catch_warnings_for_item
 
 from .adaptations import Extra, LibraryWatch, QuietReporter, have_flags_parsed
 from .channel import MOST_FIGURE, CommandReader, EventWriter, one_line, readable, valid
-from .cleanup import NAMED, Leftovers, Stacks
+from .cleanup import Leftovers, Stacks
 from .outcome import (
     FAILED_STATUS,
     TEXT_LIMIT,
@@ -163,6 +164,8 @@ class Session:
     # --- commands --------------------------------------------------------------------------------
 
     def bye(self) -> None:
+        if not self.over:
+            return
         paths = {name: getattr(sys.modules.get(name), "__file__", None) for name in self._watch}
         modules = {name: str(path) for name, path in paths.items() if path}
         bridge = sys.modules.get("jax._src.xla_bridge")
@@ -170,9 +173,8 @@ class Session:
         extra = [name for finder in sys.meta_path if isinstance(finder, Extra)
                  for name in finder.used]  # fmt: skip
         self._channel.emit(
-            "bye", failed=self.failed, modules=modules, backends=backends, extra=extra,
-            at_exit=self.leftovers.at_exit[::-1][:NAMED],
-        )  # fmt: skip
+            "bye", failed=self.failed, modules=modules, backends=backends, extra=extra
+        )
 
     def _collect(self, session: pytest.Session, file: str) -> None:
         self._collect_reports, self._deselected, self._dropped = [], [], []
@@ -276,6 +278,7 @@ class Session:
             seconds=seconds,
             evidence=self._libraries.evidence(tags, before, offset),
             left=[readable(item) for item in self.leftovers.left],
+            exits=self.leftovers.exits,
             figures=figures,
             going=going,
         )
@@ -344,6 +347,7 @@ def main(settings: dict[str, Any]) -> int:
     if settings["modules"]:
         sys.meta_path.append(Extra(settings["modules"]))
     session = Session(settings, stacks)
+    atexit.register(session.bye)  # runs behind what tests register
     arguments = ["-p", "no:cacheprovider", "-p", "no:faulthandler", "--capture=no"]
     status = 2
     try:
@@ -353,7 +357,6 @@ def main(settings: dict[str, Any]) -> int:
             raise
     if not session.over:
         return int(status) or 2
-    session.bye()
     status = 1 if session.failed else 0
-    session.leftovers.outlive_threads(status)
+    session.leftovers.outlive_threads(status, session.bye)
     return status
