@@ -30,6 +30,7 @@ from rocwheel.rocm import therock
 
 CI = Path(__file__).parents[2] / "ci"
 VERSION = "7.15.0a20260630"
+OWN = "source_dir: jax, pythons: ['3.12'], families: [gfx90a]"
 SETS = """
 sets:
   - {{name: listed, source_dir: jax, pythons: ["3.12"], families: [gfx90a, gfx94X-dcgpu],
@@ -65,6 +66,13 @@ def resolver(
     )  # fmt: skip
     setting = setting or settings_file.load(CI / settings_file.FILE)
     return resolving.Resolver(setting, families, here=here, client=client, **{"tool": "", **more})
+
+
+def asks(folder, *sets: str) -> None:
+    """Write the settings of a night with these sets, and make folders of JAX and ROCm."""
+    for name in ("jax", "rocm"):
+        (folder / name).mkdir(exist_ok=True)
+    (folder / "nightly.yaml").write_text("sets:\n" + "".join(f"  - {{{one}}}\n" for one in sets))
 
 
 def resolve(folder, runner, **more):
@@ -115,14 +123,13 @@ def test_each_source_that_fails_is_one_absent_build_with_its_reason(tmp_path, ru
 def test_two_streams_that_offer_one_version_do_not_make_wheels_of_one_name(
     bytes_, options, built, tmp_path, runner
 ):
-    (tmp_path / "jax").mkdir()
     for stream, body in (("nightly", b"ROCm"), ("rc", bytes_)):
         (tmp_path / stream).mkdir()
         (tmp_path / stream / name_of("gfx90a")).write_bytes(body)
-    rest = "source_dir: jax, pythons: ['3.12'], families: [gfx90a]"
-    (tmp_path / "nightly.yaml").write_text(
-        f"sets:\n  - {{name: one, {rest}, rocm: {{tarballs: ./nightly}}}}\n"
-        f"  - {{name: two, {rest}, rocm: {{tarballs: ./rc}}, options: {options}}}\n"
+    asks(
+        tmp_path,
+        f"name: one, {OWN}, rocm: {{tarballs: ./nightly}}",
+        f"name: two, {OWN}, rocm: {{tarballs: ./rc}}, options: {options}",
     )
     recipes, absent = resolve(tmp_path, runner)
     assert [recipe.name for recipe in recipes] == built
@@ -146,12 +153,8 @@ def test_two_streams_that_offer_one_version_do_not_make_wheels_of_one_name(
 def test_a_compiler_of_other_bytes_is_another_input_where_it_builds_the_set(
     chosen, is_built_again, tmp_path, runner
 ):
-    (tmp_path / "jax").mkdir()
-    (tmp_path / "rocm").mkdir()
     rocm = "rocm: {source: rocm, version: 7.12.0}"
-    (tmp_path / "nightly.yaml").write_text(
-        f"sets:\n  - {{name: x, {chosen}, pythons: ['3.12'], families: [gfx90a], {rocm}}}\n"
-    )
+    asks(tmp_path, f"name: x, {chosen}, pythons: ['3.12'], families: [gfx90a], {rocm}")
     made = []
     for release in ("19.1.0", "19.1.1"):
         for name in ("clang", "clang++"):
@@ -171,10 +174,7 @@ def test_a_compiler_of_other_bytes_is_another_input_where_it_builds_the_set(
     ],
 )
 def test_a_version_that_cannot_be_is_refused_by_the_plan(rocm, problem, tmp_path, runner):
-    (tmp_path / "rocm").mkdir()
-    (tmp_path / "nightly.yaml").write_text(
-        f"sets:\n  - {{name: x, jax: default, families: [gfx90a], rocm: {rocm}}}\n"
-    )
+    asks(tmp_path, f"name: x, jax: default, families: [gfx90a], rocm: {rocm}")
     with pytest.raises(ConfigError, match=problem):
         resolve(tmp_path, runner)
 
@@ -190,14 +190,14 @@ def test_a_version_that_cannot_be_is_refused_by_the_plan(rocm, problem, tmp_path
 def test_a_channel_of_one_build_builds_the_newest_multiarch_tarball_once_for_all_families(
     one_build, there, made, tmp_path, runner
 ):
-    (tmp_path / "jax").mkdir()
     for group in there:
         (tmp_path / name_of(group)).write_bytes(b"ROCm of " + group.encode())
-    (tmp_path / "nightly.yaml").write_text(
-        "sets:\n  - {name: x, source_dir: jax, pythons: ['3.12'], rocm: {tarballs: .},\n"
-        "     families: [gfx90a, gfx94X-dcgpu]}\n"
-        "  - {name: one, source_dir: jax, pythons: ['3.12'], families: [gfx90a],\n"
-        f"     rocm: {{source: {name_of('gfx90a')}}}, options: [--wheel-suffix=+own]}}\n"
+    both = OWN.replace("gfx90a", "gfx90a, gfx94X-dcgpu")
+    rocm = f"rocm: {{source: {name_of('gfx90a')}}}"
+    asks(
+        tmp_path,
+        f"name: x, {both}, rocm: {{tarballs: .}}",
+        f"name: one, {OWN}, {rocm}, options: [--wheel-suffix=+own]",
     )
     recipes, absent = resolve(
         tmp_path, runner, one_build=one_build, own=("--family-file=/own.yaml",)
@@ -244,9 +244,7 @@ def test_a_rocm_that_is_empty_or_that_the_pinned_jax_never_loads_is_an_absent_bu
     (tmp_path / "ten").mkdir()
     for name in (name_of("gfx90a"), TEN, f"ten/{TEN}"):
         (tmp_path / name).write_bytes(b"" if "is empty" in problem else b"ROCm")
-    (tmp_path / "nightly.yaml").write_text(
-        f"sets:\n  - {{name: x, jax: {jax}, families: [gfx90a], rocm: {{{rocm}}}}}\n"
-    )
+    asks(tmp_path, f"name: x, jax: {jax}, families: [gfx90a], rocm: {{{rocm}}}")
     recipes, absent = resolve(tmp_path, runner, now=datetime(2026, 8, 20, tzinfo=timezone.utc))
     assert [problem in cell.absent for cell in absent] == ([True] if problem else [])
     assert len(recipes) == (not problem)
@@ -254,10 +252,7 @@ def test_a_rocm_that_is_empty_or_that_the_pinned_jax_never_loads_is_an_absent_bu
 
 
 def test_an_unverified_pin_is_no_nights_without_the_option(tmp_path, runner):
-    (tmp_path / "rocm").mkdir()
-    (tmp_path / "nightly.yaml").write_text(
-        "sets:\n  - {name: x, jax: rocm-jaxlib-v0.11.1, rocm: {source: rocm}}\n"
-    )
+    asks(tmp_path, "name: x, jax: rocm-jaxlib-v0.11.1, rocm: {source: rocm}")
     with pytest.raises(ConfigError, match="is unverified") as caught:
         resolve(tmp_path, runner)
     assert "--allow-unverified-pin" in caught.value.hint
@@ -270,14 +265,13 @@ def test_a_branch_that_moves_while_a_night_is_planned_is_one_commit_in_all_its_s
     looks = iter("abcdef")
     monkeypatch.setattr(resolving.git, "resolve_ref", lambda *_, **__: next(looks) * 40)
     monkeypatch.setattr(resolving.git, "day_of", lambda *_, **__: date(2026, 6, 30))
-    (tmp_path / "rocm").mkdir()
     for family in ("gfx90a", "gfx94X-dcgpu"):
         (tmp_path / name_of(family)).write_bytes(b"ROCm of " + family.encode())
     branch = 'jax: {repository: "https://github.com/jax-ml/jax", branch: main, pin: default}'
-    (tmp_path / "nightly.yaml").write_text(
-        "sets:\n"
-        f"  - {{name: each, {branch}, families: [gfx90a, gfx94X-dcgpu], rocm: {{tarballs: .}}}}\n"
-        f"  - {{name: all, {branch}, families: [gfx90a], rocm: {{source: rocm}}}}\n"
+    asks(
+        tmp_path,
+        f"name: each, {branch}, families: [gfx90a, gfx94X-dcgpu], rocm: {{tarballs: .}}",
+        f"name: all, {branch}, families: [gfx90a], rocm: {{source: rocm}}",
     )
     recipes, absent = resolve(tmp_path, runner, client=client)
     assert not absent
@@ -310,17 +304,12 @@ DAY = 1780000000.0  # 2026-05-28
 def test_a_page_that_offers_nothing_new_for_too_long_is_red(
     version, more, red, tmp_path, runner, *, client
 ):
-    (tmp_path / "jax").mkdir()
     name = f"therock-dist-linux-gfx90a-{version}.tar.gz"
     with FaultServer() as server:
         page = server.add("tarball/", page_of(version))
         server.add(f"tarball/{name}", b"ROCm")
-        sets = "".join(
-            f"  - {{name: {one}, source_dir: jax, pythons: ['3.12'], families: [gfx90a], "
-            f"rocm: {{tarballs: '{page}'{more}}}}}\n"
-            for one in ("a", "b")
-        )
-        (tmp_path / "nightly.yaml").write_text(f"sets:\n{sets}")
+        rocm = f"rocm: {{tarballs: '{page}'{more}}}"
+        asks(tmp_path, *(f"name: {one}, {OWN}, {rocm}" for one in ("a", "b")))
         recipes, absent = resolve(tmp_path, runner, client=client)
     assert [recipe.name for recipe in recipes] == ["a-gfx90a", "b-gfx90a"]  # built all the same
     day = f"2026-{version[-4:-2]}-{version[-2:]}" if "a" in version else "2026-05-28"
@@ -330,17 +319,14 @@ def test_a_page_that_offers_nothing_new_for_too_long_is_red(
 
 
 def test_a_family_without_a_new_build_is_red_beside_one_that_has_some(tmp_path, runner, client):
-    (tmp_path / "jax").mkdir()
     days = {"gfx90a": "20260630", "gfx906": "20260601"}
     names = [f"therock-dist-linux-{of}-7.15.0a{day}.tar.gz" for of, day in days.items()]
     with FaultServer() as server:
         page = server.add("tarball/", "".join(f"<a href={name}>" for name in names).encode())
         for name in names:
             server.add(f"tarball/{name}", name.encode())
-        (tmp_path / "nightly.yaml").write_text(
-            "sets: [{name: x, source_dir: jax, pythons: ['3.12'], families: [gfx90a, gfx906], "
-            f"rocm: {{tarballs: '{page}'}}}}]"
-        )
+        both = OWN.replace("gfx90a", "gfx90a, gfx906")
+        asks(tmp_path, f"name: x, {both}, rocm: {{tarballs: '{page}'}}")
         recipes, absent = resolve(tmp_path, runner, client=client)
     assert [recipe.rocm_newest for recipe in recipes] == ["2026-06-30", "2026-06-01"]
     (cell,) = absent
@@ -368,9 +354,7 @@ def test_a_branch_without_a_commit_for_too_long_is_red(day, more, red, tmp_path,
     for words in (("init", "-q", "-b", "main"), (*who, "commit", "-q", "--allow-empty", "-m", "x")):
         subprocess.run(["git", "-C", jax, *words], check=True, env={**os.environ, **when})
     branch = f"{{repository: 'file://{jax}', branch: main, pin: default{more}}}"
-    (tmp_path / "nightly.yaml").write_text(
-        f"sets:\n  - {{name: x, jax: {branch}, families: [gfx90a], rocm: {{source: rocm}}}}\n"
-    )
+    asks(tmp_path, f"name: x, jax: {branch}, families: [gfx90a], rocm: {{source: rocm}}")
     recipes, absent = resolve(tmp_path, runner)
     assert [recipe.jax_newest for recipe in recipes] == [day]
     assert [cell.name for cell in absent] == (["source.x.jax"] if red else [])
@@ -379,11 +363,7 @@ def test_a_branch_without_a_commit_for_too_long_is_red(day, more, red, tmp_path,
 
 def test_old_facts_are_told_where_a_night_relies_on_them(tmp_path, runner, client):
     shutil.copytree(CI, tmp_path / "ci")
-    (tmp_path / "jax").mkdir()
-    (tmp_path / "nightly.yaml").write_text(
-        "sets:\n  - {name: x, source_dir: jax, pythons: ['3.12'], families: [gfx90a],\n"
-        "     rocm: {tarballs: nightly}}\n"
-    )
+    asks(tmp_path, f"name: x, {OWN}, rocm: {{tarballs: nightly}}")
     file = tmp_path / "ci" / "therock.yaml"
     address = "https://nightly.repo.amd.com/rocm/core/tarball/"
     for day, told in ((20, 0), (25, 1)):
@@ -406,12 +386,8 @@ def test_the_line_to_type_about_an_absent_build_names_the_nights_settings(
     tmp_path, capsys, monkeypatch
 ):
     monkeypatch.chdir(tmp_path)
-    (tmp_path / "jax").mkdir()
-    (tmp_path / "rocm").mkdir()
-    (tmp_path / "own.yaml").write_text(
-        "sets:\n  - {name: x, source_dir: jax, pythons: ['3.12'], families: [gfx90a],\n"
-        "     rocm: {tarballs: rocm}}\n"
-    )
+    asks(tmp_path, f"name: x, {OWN}, rocm: {{tarballs: rocm}}")
+    (tmp_path / "nightly.yaml").rename("own.yaml")
     store, data = f"--store={(tmp_path / 'store').as_uri()}", f"--ci-dir={CI}"
     assert main(["nightly", "plan", store, data, "--config=own.yaml", "--night=one"]) == 5
     for words in ((), (data,)):
@@ -451,12 +427,12 @@ class GitHub:
 
 def test_who_wrote_what_changed_is_asked_once_for_each_range(tmp_path, runner):
     old, new, github = "a" * 40, "b" * 40, GitHub()
-    (tmp_path / "rocm").mkdir()
     ours = "https://github.com/jax-ml/jax.git"
     hosts = {"one": ours, "two": ours, "elsewhere": "https://git.example.org/jax"}
-    (tmp_path / "nightly.yaml").write_text("sets:\n" + "".join(
-        f"  - {{name: {name}, jax: {{repository: '{host}', branch: {new}, pin: default}}, "
-        f"families: [gfx90a], rocm: {{source: rocm}}, options: [--wheel-suffix=+{len(host)}]}}\n"
+    rest = "families: [gfx90a], rocm: {source: rocm}"
+    asks(tmp_path, *(
+        f"name: {name}, jax: {{repository: '{host}', branch: {new}, pin: default}}, {rest}, "
+        f"options: [--wheel-suffix=+{len(host)}]"
         for name, host in hosts.items()
     ))  # fmt: skip
     before = tuple(replace(RECIPE, name=name, jax_commit=old) for name in hosts)
