@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-from datetime import datetime, timezone
-
 import pytest
 from support.states import image_record
+from support.wheelset import make_set, make_verdict
 
 from rocwheel.base.errors import ObjectDiffersError
 from rocwheel.base.store.file import FileStore
@@ -13,9 +12,7 @@ from rocwheel.base.values import replace
 from rocwheel.night import image_record as record
 from rocwheel.night.image_record import ImageVerdict
 from rocwheel.records.places import Place
-from rocwheel.records.verdict import Counts, RocmProvided, State, Verdict
-
-NOW = datetime(2026, 1, 2, tzinfo=timezone.utc)
+from rocwheel.records.verdict import State
 
 
 @pytest.fixture
@@ -33,29 +30,15 @@ def image(letter: str, **changes: object):
     return image_record(**made, reference=f"here/rocm/jax:{letter}", time=time, **changes)
 
 
-def verdict(state: State, suite: str = "smoke", config: str = "b"):
-    return ImageVerdict(
-        image=digest(config),
-        verdict=Verdict(
-            manifest="a" * 64,
-            family="gfx94X-dcgpu",
-            python="3.12",
-            suite=suite,
-            state=state,
-            reason="",
-            counts=Counts(passed=1),
-            wheels={},
-            backend="rocm",
-            runner="",
-            host="h",
-            devices=(),
-            rocm=RocmProvided(origin="path"),
-            jax_version="0.9.1",
-            started=NOW.isoformat(),
-            ended=NOW.isoformat(),
-            tool="",
-        ),
-    )
+@pytest.fixture(scope="module")
+def verdict(tmp_path_factory):
+    """What makes the verdict of `smoke` on an image."""
+    manifest = make_set(tmp_path_factory.mktemp("set"))
+
+    def make(state: State, config: str = "b") -> ImageVerdict:
+        return ImageVerdict(image=digest(config), verdict=make_verdict(manifest, state=state))
+
+    return make
 
 
 def test_a_record_comes_back_as_it_was_and_is_never_overwritten(place):
@@ -79,7 +62,7 @@ def test_records_are_listed_the_oldest_first(place):
     assert [item.reference[-1] for item in record.records(place)] == ["b", "c", "d"]
 
 
-def test_a_push_needs_a_pass_of_each_suite_and_no_failure(place):
+def test_a_push_needs_a_pass_of_each_suite_and_no_failure(place, verdict):
     assert list(record.refusals({}, ("smoke",))) == ["smoke: never ran in this image"]
     record.add_verdict(place, verdict(State.PASS))
     found = record.verdicts(place, digest("b"))
@@ -89,12 +72,12 @@ def test_a_push_needs_a_pass_of_each_suite_and_no_failure(place):
     assert list(record.refusals(found, ("smoke",))) == ["smoke: crash"]
 
 
-def test_a_verdict_on_another_image_says_nothing_of_this_one(place):
+def test_a_verdict_on_another_image_says_nothing_of_this_one(place, verdict):
     record.add_verdict(place, verdict(State.PASS, config="c"))
     assert not record.verdicts(place, digest("b"))
 
 
-def test_a_verdict_that_was_changed_is_no_verdict(place, tmp_path):
+def test_a_verdict_that_was_changed_is_no_verdict(place, verdict, tmp_path):
     record.add_verdict(place, verdict(State.FAIL))
     (file,) = tmp_path.rglob("verdicts/smoke/*.json")
     file.write_bytes(verdict(State.PASS).to_bytes())

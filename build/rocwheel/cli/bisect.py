@@ -179,10 +179,7 @@ def bisect(
 
 
 def _settle(app: App, nights: Nights, name: str, here: Worker, words: tuple[str, ...]) -> None:
-    """Run a probe, here or on Slurm, until it has ended; on GitHub name its job, and end.
-
-    Raises HostError, InterruptError, Exit.
-    """
+    """Run a probe, here or on Slurm, until it has ended; on GitHub name its job, and end."""
     said = ""
     if here.engine == "github":
         plan, _ = nights.plan(name)

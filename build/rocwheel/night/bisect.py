@@ -724,10 +724,7 @@ def interval(failed: int, tries: int) -> tuple[float, float]:
 
 
 def between(nights: Sequence[NightSet], suspect: str, runner: Runner) -> list[int]:
-    """Return how many commits each history that may be searched has between the nights.
-
-    Raises ConfigError for a suspect that is in none of them.
-    """
+    """Return how many commits each history has. Raises ConfigError for a suspect in none."""
     good, bad = nights[0], nights[-1]
     xla = {_home_of_xla(bad): [good.xla.commit, bad.xla.commit]}
     counts, is_known = list[int](), not suspect

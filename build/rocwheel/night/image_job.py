@@ -101,10 +101,7 @@ def plan(
     staging: Place,
     who: Who,
 ) -> ImageJob:
-    """Check a request against the index, the recipes and a ROCm that is here.
-
-    Raises ConfigError, StoreError, RocmError.
-    """
+    """Check a request against the index, the recipes and a ROCm that is here."""
     known = log.read(release).of(release.family).sets.get(manifest.sha256)
     is_released = known is not None and known.standing is Standing.LISTED
     for lacks, hint in (
@@ -281,10 +278,7 @@ def _inside(
 def _test(
     job: ImageJob, plan: ImagePlan, image: Found, engine: ContainerEngine, here: Here, *, name: str
 ) -> Verdict:
-    """Run a suite in the image; store and return its verdict.
-
-    Raises HostError when the gate itself could not be run.
-    """
+    """Run a suite in the image; store and return its verdict. Raises HostError without one."""
     suite = suites.load(here.home.ci, name)
     output = job.options.output / name
     with (
