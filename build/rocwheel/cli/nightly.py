@@ -38,7 +38,7 @@ from rocwheel.cli.target import (
     store_options,
 )
 from rocwheel.night import cell as cells
-from rocwheel.night import image_record, page, planning, resolving, slurm, standing, truth
+from rocwheel.night import image_record, page, planning, probes, resolving, slurm, standing, truth
 from rocwheel.night import settings as settings_file
 from rocwheel.night.local import LocalScheduler
 from rocwheel.night.standing import CellStanding
@@ -502,7 +502,7 @@ def cell(
     else:  # there was nothing to do
         state, reason = stood.word, stood.reason
         code = 0 if stood.passed else (stood.state or State.NOT_RUN).exit_code
-    code = 0 if keep_going and stood.settled and not stood.says_nothing else code
+    code = 0 if keep_going and stood.settled and not probes.says_nothing(stood) else code
     document = {"cell": name, "state": state, "reason": reason}
     app.emit(document, f"{name}: {state} {reason}".rstrip())
     if path := app.environ.get("GITHUB_STEP_SUMMARY"):

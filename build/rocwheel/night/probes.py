@@ -28,7 +28,7 @@ from rocwheel.gate import subject
 from rocwheel.night import standing
 from rocwheel.night.standing import CellStanding
 from rocwheel.records.results import Outcome
-from rocwheel.records.verdict import FIRST_EXIT_CODE, State
+from rocwheel.records.verdict import FIRST_EXIT_CODE, SILENT, State
 from rocwheel.release.ledger.nights import Book, Cell, NightPlan, Nights, Order
 
 STORE: Final = ("--channel", "--store", "--channels-file")  # words that name one
@@ -162,17 +162,17 @@ class Probes(Plain, frozen=True, kw_only=True):
         """Return where the one cell of a plan stands once it has ended."""
         one = standing.stand(self._book(name, cell))[cell.name]
         for _ in range(2):  # an engine that this one waits for may be killed
-            if one.settled and _says_nothing(one):
+            if one.settled and says_nothing(one):
                 time = timestamp(self.now())
                 about = {"by": self.by, "reason": "the bisect goes on", "time": time}
                 order = Order(action="retry", cell=cell.name, seen=len(one.attempts), **about)
                 self.nights.order(name, order)
-            if not one.settled or _says_nothing(one):
+            if not one.settled or says_nothing(one):
                 self.run(name)
                 one = standing.stand(self.nights.book(name))[cell.name]
             if one.state is not State.NOT_RUN:
                 break
-        if not one.settled or one.state is None or _says_nothing(one):
+        if not one.settled or one.state is None or says_nothing(one):
             raise HostError(
                 f"{name}: {one.word}: {one.reason}", hint="run the same command again: it goes on"
             )
@@ -195,10 +195,10 @@ class Probes(Plain, frozen=True, kw_only=True):
         return self.nights.book(name)
 
 
-def _says_nothing(one: CellStanding) -> bool:
-    """Return whether a cell ended for a reason that is not its set's."""
-    if one.says_nothing or one.passed or not one.last:
-        return one.says_nothing
+def says_nothing(one: CellStanding) -> bool:
+    """Return whether a cell ended for a reason that is not its set's, such as a bug of ours."""
+    if one.state in SILENT or one.passed or not one.last:
+        return one.state in SILENT
     code = one.last.exit_code
     if one.cell.kind == "build":
         return code not in REFUSED

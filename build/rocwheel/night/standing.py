@@ -11,7 +11,6 @@ plan says.
 from collections.abc import Iterable, Iterator, Mapping
 
 from rocwheel.base.choices import TEST_KINDS
-from rocwheel.base.errors import RocwheelError
 from rocwheel.base.values import Plain, replace
 from rocwheel.records.verdict import SILENT, State
 from rocwheel.release.ledger.nights import (
@@ -51,12 +50,6 @@ class CellStanding(Plain, frozen=True, kw_only=True):
     def settled(self) -> bool:
         """Return whether it is finished unless a person asks for more."""
         return self.phase in {Phase.KEPT, Phase.ENDED, Phase.BARRED, Phase.ABSENT}
-
-    @property
-    def says_nothing(self) -> bool:
-        """Return whether it ended for the machine's sake, or by a bug of rocwheel."""
-        is_bug = self.last is not None and self.last.exit_code == RocwheelError.exit_code
-        return self.state in SILENT or is_bug
 
     @property
     def green(self) -> bool:
