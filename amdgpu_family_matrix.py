@@ -561,8 +561,9 @@ def nearest(name: str, families: Iterable[str]) -> str:
         found = re.search(r"[0-9]+", text)
         return found[0] if found else ""
 
-    every = list(families)
-    close = [item for item in every if name and item.lower().startswith(name.lower())]
+    every, name = list(families), name.partition(":")[0]  # gfx906:xnack-: LLVM's way to say more
+    close = [of_target(name)] if of_target(name) else []
+    close = close or [item for item in every if name and item.lower().startswith(name.lower())]
     if wild := re.match(r"(gfx[0-9]+)x", name.lower()):  # gfx90X: any digit
         close = close or [item for item in every if item.startswith(wild[1])]
     if not close:

@@ -70,6 +70,7 @@ def test_errors_have_colour_where_there_is_one_and_the_same_words():
     plain, same, _ = make(ConsoleMode.TERMINAL)
     for console in (coloured, plain):
         console.warn("odd \x1b[2J")
+        console.info("\x1b[31m\x1b[1mERROR: \x1b[0mof another program")
         console.fail(ConfigError("bad", hint="mend it"))
     assert re.sub(r"\x1b\[[0-9;]*m", "", shown.getvalue()) == same.getvalue()
     assert "\x1b[1;31merror:\x1b[0m bad" in shown.getvalue()

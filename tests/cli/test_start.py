@@ -136,6 +136,8 @@ def test_a_list_drops_blanks_and_repetitions_and_refuses_to_name_nothing(seen):
         done = invoke("dist_wheels", f"--gfx-targets={value}")
         assert f"--gfx-targets: {value!r}" in str(done.exception)
         assert said in str(done.exception)
+    assert invoke("dist_wheels", "--family=RX 7800 XT").exit_code == 0
+    assert seen[1][1].families == ("RX 7800 XT",)  # which the command answers
 
 
 def test_all_help_is_there_without_a_command(capsys):

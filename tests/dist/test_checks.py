@@ -289,6 +289,24 @@ def test_a_rocm_whose_clang_fails_is_an_error_with_a_hint(place, hint, look, tmp
             assert refused.value.hint == caught.value.hint
 
 
+def test_the_links_that_bring_what_is_missing_are_named_and_no_others(look, tmp_path, runner):
+    _, tree, _, _ = look(GENERATIONS["0.9.2"])
+    folder = tarballs.rocm_folder(tmp_path / "rocm")
+    (folder / "amdgcn").unlink()
+    (folder / "llvm").unlink()
+
+    with pytest.raises(RocmError, match="lacks 5 of the files") as caught:
+        checks.check_rocm(tree, folder, name="rocm", targets=("gfx942",), runner=runner)
+    lines = caught.value.hint.partition("; or name")[0]
+    (folder / "lib/llvm/bin/lld").rename(tmp_path / "lld")
+    with pytest.raises(RocmError, match="lacks 5 of the files") as whole:
+        checks.check_rocm(tree, folder, name="rocm", targets=("gfx942",), runner=runner)
+    assert whole.value.hint.startswith("use a whole TheRock distribution")
+    (tmp_path / "lld").rename(folder / "lib/llvm/bin/lld")
+    subprocess.run(lines, shell=True, check=True)
+    checks.check_rocm(tree, folder, name="rocm", targets=("gfx942",), runner=runner)
+
+
 def test_readelf_is_a_program_of_the_machine_that_old_rules_run(look, runner):
     _, tree, _, _ = look(GENERATIONS["0.10.1"])
     with pytest.raises(HostError, match="readelf"):

@@ -224,6 +224,12 @@ def test_a_name_for_several_targets_suggests_each_family_of_them():
     ) == close.split(" or ")
 
 
+@pytest.mark.parametrize("target", ["gfx906", "gfx900", "gfx942"])
+def test_a_target_with_features_leads_to_its_family(target):
+    with pytest.raises(KeyError, match=rf"did you mean {matrix.of_target(target)}\?"):
+        matrix.family(f"{target}:sramecc+:xnack-")
+
+
 def test_an_old_name_of_a_family_leads_to_its_new_one():
     with pytest.raises(KeyError, match="the old name of a GPU family; did you mean gfx110X-all"):
         matrix.family("gfx110x-dgpu")

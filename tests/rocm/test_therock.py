@@ -20,6 +20,7 @@ TABLE = [  # stream, version, address: the routing of TheRock #7547, #7644 and #
     ("nightly", "10.2.0a20261007", "https://nightly.repo.amd.com/rocm/core/tarball/"),
     ("nightly", "10.1.0a20260822", "https://rocm.nightlies.amd.com/tarball-multi-arch/"),
     ("nightly", "7.15.0a20260630", "https://rocm.nightlies.amd.com/tarball-multi-arch/"),
+    ("nightly", "10.0.0a20260901", "https://nightly.repo.amd.com/rocm/core/tarball/"),
     ("stable", "", "https://stable.repo.amd.com/rocm/core/tarball/"),
     ("stable", "10.0.0", "https://stable.repo.amd.com/rocm/core/tarball/"),
     ("stable", "7.14.1", "https://repo.amd.com/rocm/tarball-multi-arch/"),
@@ -27,7 +28,7 @@ TABLE = [  # stream, version, address: the routing of TheRock #7547, #7644 and #
     ("rc", "10.0.0rc2", "https://rocm.prereleases.amd.com/tarball-multi-arch/"),
     ("prerelease", "10.1.0rc1", "https://rc.repo.amd.com/rocm/core/tarball/"),
     ("dev", "10.1.0.dev0+d41894c0", "https://dev.repo.amd.com/rocm/core/tarball/"),
-    ("dev", "7.14.0.dev0+13caf791", "https://rocm.devreleases.amd.com/tarball-multi-arch/"),
+    ("dev", "10.0.0.dev0+13caf791", "https://dev.repo.amd.com/rocm/core/tarball/"),
     ("bkc", "10.1.0a20260811+bkc.20260814", "https://bkc.repo.amd.com/rocm/core/tarball/"),
 ]
 
@@ -67,7 +68,7 @@ def test_other_addresses_stand_for_themselves(tmp_path):
         ("bkc", "tarballs", "7.14.0", "ROCm 7.14.0: the stream 'bkc' has none"),
         ("stable", "tarballs", "99.0.0", "ROCm 99.0.0: the stream 'stable' has none"),
         ("stable", "packages", "7.15.0a20260630", "the stream 'stable' has none"),
-        ("nightly", "packages", "7.15.0a20260901", "the stream 'nightly' has none"),  # it ended
+        ("nightly", "packages", "99.0.0a20260901", "the stream 'nightly' has none"),
         ("http://mirror.lan/rocm/", "packages", "", "mirror.lan/rocm/: is not an https address"),
         ("ftp://mirror/rocm/", "tarballs", "", "ftp://mirror/rocm/: is not an https address"),
         ("file:///rocm/", "packages", "", "file:///rocm/: is not an https address"),
@@ -108,8 +109,10 @@ def test_a_mirror_may_be_plain_http_where_its_host_is_named(tmp_path):
     [("2026-09-20", ""), ("2026-09-22", "31 days old"), ("2026-08-29", "which is yet to come")],
 )
 def test_facts_older_than_a_month_or_yet_to_come_are_listed_with_a_command(today, told):
-    lines = list(therock.outdated(date.fromisoformat(today), ci=CI))
+    streams = therock.known().streams
+    lines = list(therock.outdated(date.fromisoformat(today), streams.values()))
     assert len(lines) == bool(told)
+    assert not list(therock.outdated(date(2026, 9, 22), [streams["stable"]]))  # a night's own
     command = "compare it with TheRock's sources: `rocwheel pins bump therock`"
     assert all(line.endswith(f"{told}; {command}") for line in lines)
 
@@ -124,6 +127,7 @@ def test_facts_older_than_a_month_or_yet_to_come_are_listed_with_a_command(today
         ),
         ("https://repo.amd.com/rocm/tarball-multi-arch/", "http://x/", "not an https address"),
         ("        asan:", "        asn:", "unknown key"),
+        ("as_of: 2026-09-01", "as_of: 2026-09-01\n        ended: 2026-09-01", "name no day"),
         ('versions: "<10.0"', 'versions: "before 10"', "Invalid specifier"),
         ("(?P<tests>-tests)", "(-tests)", "has no group 'tests'"),
         (r"<(Key|Size", "<((Key|Size", "cannot refer to an open group"),
@@ -180,7 +184,7 @@ def test_versions_tell_where_people_read_what_changed(old, new, link):
         ("therock-dist-linux-gfx1151-7.9.0rc1.tar.gz", "gfx1151", "7.9.0rc1", True),
         ("therock-dist-linux-multiarch-10.1.0a20260811+bkc.20260814.tar.gz", "multiarch", "10.1.0a20260811+bkc.20260814", True),
         ("therock-dist-windows-gfx1151-7.9.0.tar.gz", "gfx1151", "7.9.0", False),
-        ("therock-dist-linux-gfx110X-all-7.10.0.tar.zst", "gfx110X-all", "7.10.0", True),
+        ("therock-dist-linux-gfx110X-dgpu-7.10.0.tar.zst", "gfx110X-all", "7.10.0", True),  # its old name
         ("therock-dist-linux-gfx77-what-7.10.0.tar.gz", "gfx77-what", "7.10.0", True),
         ("therock-dist-linux-gfx1151-1x2.tar.gz", "gfx1151", None, False),
     ],

@@ -294,7 +294,8 @@ def rock(context):
 
         def serve(buckets: str = S3_BUCKETS) -> None:
             files = {data["packages"]["file"]: buckets, data["tarballs"]["file"]: PUBLISH,
-                     data["default"]["file"]: DEFAULT}  # fmt: skip
+                     data["default"]["file"]: DEFAULT,
+                     data["released"]["file"]: "- stable releases before ROCm 10.0.\n"}  # fmt: skip
             for name, text in files.items():
                 server.add(f"raw/HEAD/{name}", text.encode())
 
@@ -312,23 +313,23 @@ def test_addresses_that_therocks_sources_still_say_get_a_new_day(context, rock):
     bump.bump("therock", fact, to, context)
     text = context.texts[path]
     streams = yaml.safe_load(text)["streams"]
-    days = {name: str(stream["places"][0]["as_of"]) for name, stream in streams.items()}
-    assert days == {
-        "nightly": to, "rc": to, "bkc": to, "dev": to, "stable": "2026-09-01",
-    }  # fmt: skip
+    assert {str(stream["places"][0]["as_of"]) for stream in streams.values()} == {to}
     assert comments(text) == comments(path.read_text())
+    path.write_text(text)
+    assert list(bump.newer(["therock"], context)) == []  # what warned is quiet
+    with pytest.raises(ConfigError, match="--to 1999-01-01: TheRock's sources are compared as"):
+        bump.bump("therock", *bump.named("therock", "1999-01-01", context), context)
 
 
 def test_a_difference_to_therocks_sources_is_an_error(context, rock):
     _, serve = rock
-    serve(S3_BUCKETS.replace("whl-next", "whl").replace("bkc", "known-good").replace(
-        '"known-good"', '"good"'))  # fmt: skip
+    serve(S3_BUCKETS.replace("whl-next", "whl").replace('"bkc"', '"known-good"'))
     fact, to = one("therock", context, "therock")
     with pytest.raises(SourceError) as caught:
         bump.bump("therock", fact, to, context)
     told = str(caught.value)
     assert "dev: packages at https://dev.repo.amd.com/rocm/whl/, and not at" in told
-    assert "good: tarballs at https://good.repo.amd.com/rocm/core/tarball/, and not at no" in told
+    assert "bkc: TheRock has no such stream now; known-good: a new stream" in told
     assert context.texts == {}
 
 

@@ -24,6 +24,7 @@ WIDTH: Final = 80  # of a progress line in a log
 BAR: Final = 16  # columns of a live bar, which leaves room for what happens in 80
 # ECMA-48, 8.3.117
 RED, YELLOW, BOLD, PLAIN = "\x1b[1;31m", "\x1b[33m", "\x1b[1m", "\x1b[0m"
+COLOURS: Final = re.compile(r"\x1b\[[0-9;]*[mK]")  # of other programs, which are not shown
 _ODD: Final = re.compile(r"[^\n\t -~]")  # may not be printable
 # The first character of a workflow command, which is escaped: `::` at the start of a line, after
 # blanks, or `##[` anywhere (https://github.com/actions/runner, ActionCommand).
@@ -202,7 +203,7 @@ class Console:
 
     def shown(self, text: str) -> str:
         """Return lines that the reader of this console's log shows and does not obey."""
-        text = printable_lines(text)
+        text = printable_lines(COLOURS.sub("", text))
         if self.mode is ConsoleMode.GITHUB:  # the first character as Python writes it in a string
             return re.sub(_OBEYED, lambda item: f"{item[1] or ''}\\x{ord(item[0][-1]):02x}", text)
         return text

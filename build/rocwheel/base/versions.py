@@ -115,9 +115,9 @@ def gfx_target(text: str) -> str:
     """Check the shape of a gfx target (`gfx942`, `gfx9-4-generic`). Raises ConfigError."""
     name = text.strip()
     if not re.match(_GFX, name):
-        raise ConfigError(
-            f"{text!r}: not a gfx target", hint="write for example gfx942 or gfx11-generic"
-        )
+        stem = name.partition(":")[0]  # gfx906:xnack-: LLVM's way to say more of one
+        hint = f"did you mean {stem}?" if re.match(_GFX, stem) else "write for example gfx942"
+        raise ConfigError(f"{text!r}: not a gfx target", hint=hint)
     return name
 
 

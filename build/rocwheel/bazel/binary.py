@@ -13,14 +13,13 @@ from pathlib import Path
 from typing import Final, Literal
 
 from rocwheel.base import files, yaml_file
-from rocwheel.base.console import Console, Unit, silent
+from rocwheel.base.console import COLOURS, Console, Unit, silent
 from rocwheel.base.download import Client, Retry, has_password, save, without_secrets
 from rocwheel.base.errors import CommandError, ConfigError, HostError
 from rocwheel.base.process import Command, GuestPath, Runner
 from rocwheel.base.values import Plain, Sha256, Value, replace
 from rocwheel.base.versions import suggest
 from rocwheel.base.yaml_file import FieldError
-from rocwheel.bazel.failures import COLOURS
 
 ELSEWHERE: Final = "check --bazel-mirror and HTTPS_PROXY, or name a Bazel with --bazel-path"
 PATIENT: Final = Retry()

@@ -24,7 +24,7 @@ from typing import Any, Final, TypeAlias
 from msgspec import to_builtins
 
 from rocwheel.base import files
-from rocwheel.base.console import Console, Progress, count, duration, size
+from rocwheel.base.console import COLOURS, Console, Progress, count, duration, size
 from rocwheel.base.download.urls import without_secrets
 from rocwheel.base.errors import BazelError, CommandError, HostError
 from rocwheel.base.files import locked, read_json, sha256, write_json
@@ -40,7 +40,7 @@ from rocwheel.bazel.events import (
     read_profile,
     read_spawns,
 )
-from rocwheel.bazel.failures import COLOURS, errors
+from rocwheel.bazel.failures import errors
 from rocwheel.bazel.invocation import BazelInvocation
 from rocwheel.bazel.queries import NOT_KNOWN, Repository, needed
 from rocwheel.bazel.remote import ask, write_headers

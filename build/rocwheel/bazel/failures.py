@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Final, Literal
 
 from rocwheel.base import yaml_file
+from rocwheel.base.console import COLOURS
 from rocwheel.base.errors import BazelError
 from rocwheel.base.values import Value, replace
 from rocwheel.base.yaml_file import FieldError
@@ -20,9 +21,6 @@ SHOWN: Final = 320  # characters of a line
 _ERROR: Final = re.compile(
     r"(?:^|[\s:])(?:fatal )?error:|^(?:ERROR|FATAL|Traceback)\b", re.IGNORECASE
 )
-
-
-COLOURS: Final = re.compile(r"\x1b\[[0-9;]*[mK]")  # which Bazel 7 and clang put around words
 
 
 def errors(output: str) -> list[str]:

@@ -76,7 +76,7 @@ ROCM: Final = (
         "--rocm-devices",
         metavar="LIST",
         rare=True,
-        type=ListOf(known.of()),
+        type=ListOf(known.gfx_targets),
         default=(),
         help="GPUs to install ROCm packages for with pip: a list, or all.",
     ),

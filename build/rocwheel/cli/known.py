@@ -61,7 +61,6 @@ class ListOf(OneOf):
         self.parse = parse
 
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
-        del ctx
         if not isinstance(value, str):
             return value
         items = [item.strip() for item in value.split(",") if item.strip()]
@@ -69,7 +68,8 @@ class ListOf(OneOf):
         if not items:
             what = f"{name}: {value!r} names nothing"
             raise ConfigError(what, hint="write its values, or leave it out")
-        if len(words := value.replace(",", " ").split()) > len(items):
+        words, known = value.replace(",", " ").split(), self.values(ctx) if ctx else ()
+        if len(words) > len(items) and not {*words}.isdisjoint(known):  # a name may have blanks
             what = f"{name}: {value!r}: the values are not separated by commas"
             raise ConfigError(what, hint=f"write {','.join(words)}")
         return tuple(dict.fromkeys(map(self.parse, items)))

@@ -227,13 +227,13 @@ def check_rocm(
 
     ROCm's clang must also compile. Raises RocmError with the list of what is missing.
     """
-    hint = "use a whole TheRock distribution, with its development headers"
-    if of_packages := rocm.of_packages(root):
-        hint = of_packages
-    elif not (root / "amdgcn").exists() and (root / "lib/llvm/amdgcn/bitcode").is_dir():
-        hint = f"ln -s lib/llvm/amdgcn {root}/amdgcn, or name the tarball, which gets this link"
     missing = rocm.missing(root, tree.version_class.needs)
-    if missing := tuple(dict.fromkeys((*missing, *lacking_headers(tree, root, runner)))):
+    missing = tuple(dict.fromkeys((*missing, *lacking_headers(tree, root, runner))))
+    hint = rocm.of_packages(root)
+    if not hint and (lines := rocm.linking(root, missing)):
+        hint = f"{lines}; or name the tarball, whose copy gets these links"
+    hint = hint or "use a whole TheRock distribution, with its development headers"
+    if missing:
         raise RocmError(
             f"{name}: lacks {len(missing)} of the files JAX {tree.jax_version} looks for",
             hint=hint,

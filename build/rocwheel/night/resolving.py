@@ -141,9 +141,9 @@ class Resolver:
                 self.here.console.warn(f"{item.name}: {exc}")
                 names = self.wanted(item) if self.is_apart(item) else ("",)
                 absent += (_absent(item, str(exc), name) for name in names)
-        if any(self.stream_of(item) for item in self.settings.sets):
-            for line in therock.outdated(self.today, ci=self.ci):
-                self.here.console.warn(line)
+        streams = [stream for item in self.settings.sets if (stream := self.stream_of(item))]
+        for line in therock.outdated(self.today, streams):
+            self.here.console.warn(line)
         return tuple(recipes), tuple(absent)
 
     def stream_of(self, item: SetSettings) -> ReleaseStream | None:

@@ -12,6 +12,7 @@ from rocwheel.rocm.origin import check_local as check_local
 from rocwheel.rocm.origin import plan as plan
 from rocwheel.rocm.origin import recorded as recorded
 from rocwheel.rocm.rocm_root import RocmRoot as RocmRoot
+from rocwheel.rocm.rocm_root import linking as linking
 from rocwheel.rocm.rocm_root import missing as missing
 from rocwheel.rocm.rocm_root import of_packages as of_packages
 from rocwheel.rocm.rocm_root import uncompiled as uncompiled

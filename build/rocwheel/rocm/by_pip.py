@@ -21,6 +21,7 @@ from rocwheel.base.host import virtualenv
 from rocwheel.base.process import Command, HostRunner
 from rocwheel.base.values import Plain, canonical_json
 from rocwheel.base.versions import RocmVersion
+from rocwheel.records import families
 from rocwheel.records.install import DEVICE as EXTRA
 from rocwheel.records.manifest import RocmPackage
 
@@ -42,7 +43,11 @@ def version_of(packages: tuple[RocmPackage, ...]) -> RocmVersion | None:
 
 
 def requirement(version: str | None, devices: tuple[str, ...]) -> str:
-    """Return the `pip:` source with everything a build needs of ROCm, for these GPUs."""
+    """Return the `pip:` source with everything a build needs of ROCm, for these GPUs.
+
+    Raises ConfigError for a gfx target that no family has.
+    """
+    families.check_targets([item for item in devices if item != "all"])
     extras = ",".join(("libraries", DEVELOPMENT, *(f"{EXTRA}{item}" for item in devices)))
     return f"{PREFIX}rocm[{extras}]{f'=={version}' if version else ''}"
 

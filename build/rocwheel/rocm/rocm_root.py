@@ -69,15 +69,32 @@ class RocmRoot:
 
 def complete(folder: Path, *, name: str) -> tuple[str, ...]:
     """Add the links that older releases of TheRock lack, to an unpacked tree; return them."""
-    root, added = _root(folder, name), []
-    for link, target in _tree().links.items():
-        if (root / target).is_dir() and not os.path.lexists(root / link):
-            mode = root.stat().st_mode
-            root.chmod(mode | 0o200)
-            (root / link).symlink_to(target)
-            root.chmod(mode)
-            added.append(f"{link} -> {target}")
-    return tuple(added)
+    root = _root(folder, name)
+    links, mode = _unlinked(root), root.stat().st_mode
+    root.chmod(mode | 0o200)
+    for link, target in links.items():
+        (root / link).symlink_to(target)
+    root.chmod(mode)
+    return tuple(f"{link} -> {target}" for link, target in links.items())
+
+
+def linking(root: Path, lacking: Iterable[str]) -> str:
+    """Return the command lines that bring what a tree lacks; "" where its links do not."""
+    links = _unlinked(root)
+    for path in lacking:
+        link, _, rest = path.partition("/")
+        if link not in links or not (root / links[link] / rest).exists():
+            return ""
+    return "; ".join(f"ln -s {target} {root / link}" for link, target in links.items())
+
+
+def _unlinked(root: Path) -> dict[str, str]:
+    """Return the links that releases have and this tree lacks, with their targets."""
+    return {
+        link: target
+        for link, target in _tree().links.items()
+        if (root / target).is_dir() and not os.path.lexists(root / link)
+    }
 
 
 def kernel_packs(root: Path) -> list[str]:

@@ -6,7 +6,7 @@ AddressSanitizer have the same names in a folder of their own.
 """
 
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping
 from contextlib import suppress
 from datetime import date, timedelta
 from functools import cache
@@ -75,6 +75,9 @@ class ReleaseStream(Value, frozen=True, kw_only=True):
         if not self.has(self.example):
             what = f"{self.example} does not fit `pattern`, or names no day"
             raise FieldError(what, "example", hint="correct one of the two")
+        if not _DAY.search(self.example) and any(place.ended for place in self.places):
+            what = "has a place that ended, and its versions name no day to tell which are there"
+            raise FieldError(what, "places", hint="remove the place: its address may be given")
         limits = [each.version.removesuffix(".*") for at in self.places for each in at.versions]
         limits += [f"{Version(each).base_version}.{n}" for each in limits for n in ("0.0.1", "1")]
         limits += ["0", "9999"]  # what follows a limit, and what no limit holds
@@ -95,6 +98,7 @@ class Upstream(Value, frozen=True, kw_only=True):
 
     repository: str
     streams: FileText  # the pattern's group is read
+    released: FileText  # the stream that no workflow publishes
     packages: FileText
     tarballs: FileText
     asan: FileText
@@ -237,7 +241,7 @@ def parse_name(name: str) -> TarballName | None:
         version = None
     return TarballName(
         platform=match["platform"],
-        group=match["group"],
+        group=matrix.OLD_NAMES.get(match["group"], match["group"]),
         version=version,
         has_tests=bool(match["tests"]),
     )
@@ -303,12 +307,12 @@ def address(text: str, kind: Kind, *, version: str = "", ci: Path, cwd: Path) ->
     if version:
         wanted = RocmVersion.parse(version)
         day = day_of(wanted)
-        places = [place for place in places if place.has(wanted.version)]
-        ended = places[0].ended if places else None
         if not stream.has(str(wanted)):
             places, hint = [], f"its versions are like {stream.example}"
-        elif day and ended and day > ended:
-            places, hint = [], f"its last one of this range is of {ended}"
+        fitting = [place for place in places if place.has(wanted.version)]
+        if fitting and fitting[0].ended and day and day > fitting[0].ended:
+            fitting = [place for place in places if place.ended is None]  # an old series goes on
+        places = fitting
     if not places:
         raise ConfigError(
             f"ROCm {version or kind}: the stream {text!r} has none",
@@ -331,10 +335,9 @@ def _place_of(url: str, data: TheRock) -> tuple[str, ReleasePlace] | None:
     return None
 
 
-def outdated(today: date, *, ci: Path) -> Iterator[str]:
-    """Yield a warning where the facts about TheRock's addresses are too old, or yet to come."""
-    streams = yaml_file.read(ci / FILE, TheRock).streams
-    days = [place.as_of for stream in streams.values() for place in stream.places[:1]]
+def outdated(today: date, streams: Collection[ReleaseStream]) -> Iterator[str]:
+    """Yield a warning where what we know of these streams is too old, or yet to come."""
+    days = [stream.places[0].as_of for stream in streams] or [today]
     day = max(days) if max(days) > today + timedelta(1) else min(days)
     if not 0 <= (age := (today - day).days) <= OLD_FACT:
         yield (

@@ -283,7 +283,9 @@ def _therock(context: BumpContext) -> Iterator[Fact]:
     yield Fact(name="therock", now=str(now), path=path, upstream=data.upstream.repository)
 
 
-def _therock_says(context: BumpContext, data: therock.TheRock) -> Iterator[tuple[str, str, str]]:
+def _moved(context: BumpContext, data: therock.TheRock) -> list[str]:
+    """Return what TheRock's own sources say otherwise than ci/therock.yaml."""
+
     def said(where: FileText) -> str:
         url = f"{data.upstream.repository}/raw/HEAD/{where.file}"
         text = context.client.read(url, fresh=True).decode("utf-8", "replace")
@@ -294,43 +296,45 @@ def _therock_says(context: BumpContext, data: therock.TheRock) -> Iterator[tuple
             )
         return match[1]
 
-    up = data.upstream
+    up, ours = data.upstream, data.streams
     folders = {"packages": said(up.packages), "tarballs": "", "asan": ""}
     for kind, where in (("tarballs", up.tarballs), ("asan", up.asan)):
         folders[kind] = f"{folders['packages'].partition('/')[0]}/{said(where)}/"
-    for name in dict.fromkeys(re.findall(r':\s*"(\w+)"', said(up.streams))):
-        yield from ((name, kind, f"https://{name}.{rest}") for kind, rest in folders.items())
-    yield "nightly", "packages", said(up.default)
-
-
-def _moved(context: BumpContext) -> list[str]:
-    data = yaml_file.read(context.here.home.ci / therock.FILE, therock.TheRock)
-    lines = []
-    for name, kind, address in _therock_says(context, data):
-        stream = data.streams.get(name)
-        ours = getattr(stream.places[0], kind) if stream else "no such stream"
-        if ours and ours.rstrip("/") != address.rstrip("/"):
-            lines.append(f"{name}: {kind} at {address}, and not at {ours}")
+    names = sorted({*re.findall(r':\s*"([\w-]+)"', said(up.streams)), said(up.released)})
+    there = [
+        (name, kind, f"https://{name}.{rest}") for name in names for kind, rest in folders.items()
+    ]
+    lines = [f"{name}: TheRock has no such stream now" for name in ours if name not in names]
+    lines += [f"{name}: a new stream" for name in names if name not in ours]
+    for name, kind, address in (*there, ("nightly", "packages", said(up.default))):
+        known = getattr(ours[name].places[0], kind) if name in ours and name in names else None
+        if known and known.rstrip("/") != address.rstrip("/"):
+            lines.append(f"{name}: {kind} at {address}, and not at {known}")
     return lines
 
 
 def _newest_therock(fact: Fact, context: BumpContext) -> str:
     today = context.here.now().date()
     is_old = (today - date.fromisoformat(fact.now)).days > therock.OLD_FACT
-    return str(today) if _moved(context) or is_old else fact.now
+    moved = _moved(context, yaml_file.read(fact.path, therock.TheRock))
+    return str(today) if moved or is_old else fact.now
 
 
 def _change_therock(fact: Fact, to: str, context: BumpContext) -> Iterator[str]:
-    if moved := _moved(context):
-        raise SourceError(
-            f"{fact.upstream}: {'; '.join(moved)}",
-            hint=f"add a place with its range of versions to `streams` in {fact.path}",
+    if to != (today := str(context.here.now().date())):
+        raise ConfigError(
+            f"--to {to}: TheRock's sources are compared as they are today, {today}",
+            hint="leave --to out",
         )
     data = yaml_file.read(fact.path, therock.TheRock)
-    said = {name for name, _, _ in _therock_says(context, data)}
-    for name in said:
+    if moved := _moved(context, data):
+        raise SourceError(
+            f"{fact.upstream}: {'; '.join(moved)}",
+            hint=f"correct `streams` in {fact.path}: a place for each range of versions",
+        )
+    for name in data.streams:
         context.set_scalars(fact.path, {("streams", name, "places", 0, "as_of"): to})
-    yield f"{', '.join(sorted(said))}: as {fact.upstream} says"
+    yield f"{', '.join(data.streams)}: as {fact.upstream} says"
 
 
 def _bazel(context: BumpContext) -> Iterator[Fact]:

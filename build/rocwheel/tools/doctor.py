@@ -21,7 +21,7 @@ from urllib.parse import urlsplit
 from packaging.specifiers import SpecifierSet
 
 from rocwheel import bazel, check_install, rocm, source
-from rocwheel.base import container, files
+from rocwheel.base import container, files, yaml_file
 from rocwheel.base.choices import Purpose
 from rocwheel.base.console import duration, silent, size
 from rocwheel.base.download import proxies
@@ -373,7 +373,8 @@ def _rights(store: Store | None) -> Iterator[Row]:
 
 
 def _neighbours(here: Here, store: Store | None) -> Iterator[Row]:
-    old = "".join(therock.outdated(here.now().date(), ci=here.home.ci))
+    streams = yaml_file.read(here.home.ci / therock.FILE, therock.TheRock).streams
+    old = "".join(therock.outdated(here.now().date(), streams.values()))
     yield Row(
         name="TheRock's addresses",
         found=old.partition(";")[0] or "are known, and not old",
