@@ -215,46 +215,6 @@ def test_a_blocked_promotion_leaves_the_release_as_it_was(shop_twice, tmp_path, 
     assert shop.listing(shop.release) == before
 
 
-def test_a_flaky_cell_needs_a_name_which_the_record_keeps(shop, tmp_path) -> None:
-    manifest = shop.staged(tmp_path / "wh", pythons=("3.12",))
-    verdicts.add(shop.staging, make_verdict(manifest, state=State.FAIL))
-    pass_gate(shop.staging, manifest)
-    with pytest.raises(PromotionError, match=r"it passed, and [0-9a-f]{12} is fail") as caught:
-        shop.promote(manifest)
-    assert "--approve smoke:3.12" in caught.value.hint
-    approval = Approval(suite="smoke", python="3.12", by="ann", reason="known race")
-    shop.promote(manifest, approvals=(approval,))
-    record = shop.entry(shop.release, Action.PROMOTE)
-    assert record.evidence["families"][FAMILY.name]["approvals"][0]["by"] == "ann"
-
-
-@pytest.mark.parametrize("days", [0, 1])
-def test_a_family_without_a_runner_is_released_by_a_bypass_until_it_expires(
-    shop, tmp_path, days: int
-) -> None:
-    manifest = shop.staged(tmp_path / "wh", pythons=("3.12",))
-    alone = replace(FAMILY, runners=())
-    with pytest.raises(PromotionError, match="no-runner: gfx90a has no runner for smoke"):
-        promote.apply(
-            promote.plan(manifest, alone, shop.channel, shop.store, who=WHO),
-            console=shop.console,
-        )  # fmt: skip
-    bypass = matrix.Bypass(owner="ann", reason="none is to be had", expires=NOW.date())
-    excused = replace(alone, bypass_tests_for_releases=bypass)
-    later = replace(WHO, now=NOW + timedelta(days=days))
-    plan = promote.plan(manifest, excused, shop.channel, shop.store, who=later)
-    if days:
-        with pytest.raises(PromotionError, match="the bypass of ann expired on 2026-05-01"):
-            promote.apply(plan, console=shop.console)
-        assert list(shop.store.keys("v2/")) == []
-        return
-    promote.apply(plan, console=shop.console)
-    record = shop.entry(shop.release, Action.PROMOTE)
-    assert record.evidence["families"][FAMILY.name]["bypass"] == {
-        "owner": "ann", "reason": "none is to be had", "expires": "2026-05-01",
-    }  # fmt: skip
-
-
 def test_an_approval_for_a_cell_that_is_not_flaky_is_refused(shop, tmp_path) -> None:
     manifest = shop.gated(tmp_path / "wh")
     for suite in ("smoke", "smok"):
@@ -1081,6 +1041,8 @@ def test_an_approval_has_a_name(tmp_path, capsys, monkeypatch) -> None:
     assert main([*argv, "--by", "ann"]) == 3
     assert "--reason" in capsys.readouterr().err
     assert run(capsys, *argv, "--by", "ann", "--reason", "known race")[1]["state"] == "published"
+    said = shop.entry(shop.release, Action.PROMOTE).evidence["families"][FAMILY.name]
+    assert said["approvals"][0]["by"] == "ann"
 
 
 def test_every_record_says_who(tmp_path, capsys, monkeypatch) -> None:

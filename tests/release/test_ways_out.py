@@ -347,17 +347,6 @@ def test_a_log_that_lost_its_end_is_told_by_the_pages(desk, lost) -> None:
     assert newest == 3, "the log goes on above what pages have shown"
 
 
-def test_the_same_damage_in_staging_stops_nobody(desk) -> None:
-    desk.gated("a")
-    staging = desk.shop.store.root / desk.shop.staging.key("_rocwheel")
-    (staging / "state.json").unlink()
-    cut(staging / "log/1.json")
-    assert desk.run("status") == 0
-    assert "log/1.json" in desk.capsys.readouterr().err
-    waiting = desk.gated("b", jax="0.9.2")
-    assert desk.run("promote", "--manifest", waiting.sha256) == 0
-
-
 def test_a_log_that_is_gone_whole_is_told_by_every_command(desk) -> None:
     """`status` called a set that was rolled back one that may be promoted, and ended with 0."""
     first = rolled_back(desk)
