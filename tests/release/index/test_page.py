@@ -70,16 +70,6 @@ def test_a_provenance_is_named_where_its_origin_is_secure(index_url, where) -> N
     assert [link.filename for link in links(html.encode())] == [x.filename for x in page.files]
 
 
-def test_a_familys_page_names_the_provenance_that_all_families_share() -> None:
-    """It lies beside the folders of the families' own statements."""
-    wheel = entry(provenance=True)
-    page = Page(project="jaxlib", files=(wheel,), statements={"c" * 64: STATEMENTS})
-    url = page.provenance(wheel, "https://wheels.example/v2/gfx90a/")
-    folder = f"https://wheels.example/v2/_rocwheel/attestations/{'c' * 64}"
-    assert url == f"{folder}/{wheel.filename}.provenance"
-    assert page.provenance(entry(), "https://wheels.example/v2/gfx90a/") == ""
-
-
 VERSIONS = st.from_regex(
     r"([1-9]!)?(0|[1-9][0-9]?)(\.(0|[1-9][0-9]?)){0,2}((a|b|rc)[0-9])?(\.post[0-9])?(\.dev[0-9])?"
     r"(\+[a-z]{1,4}(0|[1-9][0-9]?)(\.[a-z][a-z0-9]{0,5}){0,2})?",
