@@ -333,6 +333,13 @@ def test_a_key_of_a_file_is_no_command_of_a_hint():
     assert cli.as_called("see `rocm fetch`", app) == f"see `{program} rocm fetch`"
 
 
+def test_a_warning_names_the_program_as_it_was_started(capsys):
+    app = App({})
+    ci_build.make_context("rocwheel", ["compat"], obj=app)
+    app.console.warn("look at `rocwheel pins bump therock`")
+    assert f"look at `{program_name(sys.argv[0])} pins bump therock`" in capsys.readouterr().err
+
+
 # How long a container is kept, as people write it.
 
 
