@@ -644,7 +644,8 @@ def test_a_worker_on_another_backend_or_another_install_is_infra(root):
     fake = {
         "jax/__init__.py": "from jax._src import xla_bridge\n",
         "jax/_src/__init__.py": "",
-        "jax/_src/xla_bridge.py": "_backends = {'cpu': object()}\n",
+        "jax/_src/xla_bridge.py": "import atexit\n_backends = {'cpu': object()}\n"
+        "atexit.register(_backends.clear)\n",
         "test_a.py": "import jax\ndef test_x(): pass\n",
     }
     run = gate.run(root, fake, backend="rocm", worker={"watch": ("jax",)})

@@ -145,10 +145,6 @@ def conj(x):
     return x.conj() if jnp.iscomplexobj(x) else x
 
 
-def flipped(x, w, *args, **more):
-    return x, jnp.flip(w, tuple(range(2, w.ndim))), *args
-
-
 def reduce_as(dtype):
     def other(f, x, **more):
         return f(x.astype(dtype), **more).astype(f(x, **more).dtype)
@@ -278,16 +274,6 @@ def causal_off_by_one(api):
         return api(q, k, v, mask=jnp.tril(jnp.ones((size, size), bool), 1)[None, None], **more)
 
     return broken
-
-
-def last_index_lost(kind):
-    def mutant(api):
-        def broken(x, at, y, kind=kind):
-            return api(x, at[:-1], y[:-1], kind)
-
-        return broken
-
-    return mutant
 
 
 def index_of(change):

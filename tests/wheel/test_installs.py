@@ -23,14 +23,6 @@ def with_file(name: str, mode: int = 0o644) -> Wheel:
     return DEMO.but(files={**DEMO.files, name: File(b"#!python\n", mode=mode)})
 
 
-def with_info(name: str, content: bytes) -> Wheel:
-    return DEMO.but(files={**DEMO.files, f"demo-1.0.dist-info/{name}": File(content)})
-
-
-def with_wheel(text: bytes) -> Wheel:
-    return DEMO.but(wheel=text + b"\nTag: py3-none-any\n")
-
-
 def with_points(text: str) -> Wheel:
     return DEMO.but(entry_points=text)
 

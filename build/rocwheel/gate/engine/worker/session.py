@@ -57,6 +57,7 @@ class Session:
         self._folders: dict[Path, Any] = {}
         self._batch = 0
         self._reports_failed = False
+        self._summary: dict[str, Any] = {}
         self.failed = 0
         self.over = False
 
@@ -163,18 +164,21 @@ class Session:
 
     # --- commands --------------------------------------------------------------------------------
 
-    def bye(self) -> None:
-        if not self.over:
-            return
+    def summed(self) -> None:
+        """Note what the session counted and loaded: JAX forgets its backends at the end."""
         paths = {name: getattr(sys.modules.get(name), "__file__", None) for name in self._watch}
         modules = {name: str(path) for name, path in paths.items() if path}
         bridge = sys.modules.get("jax._src.xla_bridge")
         backends = sorted(map(str, getattr(bridge, "_backends", None) or ()))
         extra = [name for finder in sys.meta_path if isinstance(finder, Extra)
                  for name in finder.used]  # fmt: skip
-        self._channel.emit(
-            "bye", failed=self.failed, modules=modules, backends=backends, extra=extra
-        )
+        self._summary = {
+            "failed": self.failed, "modules": modules, "backends": backends, "extra": extra,
+        }  # fmt: skip
+
+    def bye(self) -> None:
+        if self._summary:
+            self._channel.emit("bye", **self._summary)
 
     def _collect(self, session: pytest.Session, file: str) -> None:
         self._collect_reports, self._deselected, self._dropped = [], [], []
@@ -357,6 +361,7 @@ def main(settings: dict[str, Any]) -> int:
             raise
     if not session.over:
         return int(status) or 2
+    session.summed()
     status = 1 if session.failed else 0
     session.leftovers.outlive_threads(status, session.bye)
     return status
