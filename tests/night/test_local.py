@@ -8,6 +8,7 @@ import os
 import pty
 import random
 import re
+import shlex
 import shutil
 import signal
 import socket
@@ -428,6 +429,7 @@ def test_a_terminal_shows_what_runs_and_for_how_long(world):
         ("options: [", "options: [--python-versions=3.13, ", "--python-versions is given twice: "),
         ("options: [", "options: [--executor=lxc, ", "'lxc' is not one of"),
         ("options: [", "options: [--help, ", "an option that builds nothing"),
+        ("options: [", "options: [--dry-run, ", "an option that builds nothing"),
         ("options: [", "options: [--compiler=gcc, ", "'gcc': unknown compiler"),
         ("options: [", "options: [--remote-cache=ftp://x, ", "ftp://x"),
         ("options: [", "options: [--container-cpus=0, ", "'0': no number of CPUs"),
@@ -695,7 +697,7 @@ def told(world: World, bad: Bad, codes: list[int]) -> None:
     assert bool(check.code) == bool(check.err)
     assert f"**{bad.cause}**" in message or not bad.cause
     if bad.cause == "inputs":
-        assert all("epair the inputs, then" in text for text in shown), shown
+        assert all("epair the inputs that the plan names, then" in text for text in shown), shown
     if bad.cell == "unit" and bad.tries:
         said = " ".join(status.out.split("\n", 1)[1].split())
         state = re.search(r"gate\.jax\.gfx90a\.3\.12\.unit (\S+) ", said)[1]
@@ -720,6 +722,46 @@ def test_a_bad_night_is_told_by_page_message_and_commands_with_their_exit_status
         done = world.local("one")
     assert "Traceback" not in first.err + done.err
     told(world, BAD[name], [first.code, done.code])
+
+
+def test_the_lines_for_a_flaky_set_release_it(world):
+    world.plan("one", check=True)
+    world.script(gate={"*unit*": "flaky"})
+    assert world.local("one").code == 5
+    (cause,) = json.loads(world.run("--json", "nightly", "changes", "one", *world.target).out)[
+        "causes"
+    ]
+    for line in cause["lines"]:
+        words = shlex.split(line.replace("NAME", "ann").replace("WHY", "known"))[1:]
+        program = [f"--program={PROGRAM}"] if "run" in words else []
+        world.run(*words, *program, check=True)
+    status = world.nightly("status", "one", check=True)
+    assert status.out.startswith("one: yellow")
+    assert "promote --" not in status.out, "that is done"
+
+
+def test_a_night_that_is_planned_already_is_no_error_for_a_timer(world):
+    world.plan("one", check=True)
+    assert world.plan("one").code == 3
+    again = world.plan("one", "--keep-going", check=True)
+    assert again.out.startswith("one nothing-to-do: ")
+
+
+def test_nights_are_found_without_their_index_and_not_in_a_folder_that_is_gone(world):
+    nights = ["one", "two", "three"]
+    index = world.path / "_rocwheel/nights/index.json"
+    for night, hurt in zip(
+        nights, (str, index.unlink, lambda: index.write_text('{"nigh')), strict=True
+    ):
+        hurt()
+        world.plan(night, check=True)
+    assert json.loads(index.read_text())["nights"] == nights
+    index.unlink()
+    assert world.nightly("status").out.startswith("three: ")
+    world.path.rename(world.folder / "moved")
+    for words in (["status"], ["check"], ["run"], ["changes"]):
+        done = world.nightly(*words)
+        assert (done.code, "no such folder" in done.err) == (7, True), words
 
 
 @pytest.mark.soak

@@ -172,6 +172,35 @@ def test_an_attempt_that_renews_no_lease_for_three_minutes_is_lost(silence, phas
         assert found.reason == "h has given no sign of attempt 1 for more than 3 minutes"
 
 
+@pytest.mark.parametrize("unread", ["", "2.json: half-written"])
+def test_an_attempt_that_is_lost_after_an_interrupted_one_is_what_counts(unread):
+    """Status named the end of the first try, and nothing tried it again."""
+    seen = book(build="not-run,-")
+    lost = replace(seen.attempts["build"][1], silence=timedelta(minutes=4), unread=unread)
+    tries = (seen.attempts["build"][0], lost)
+    found = standing.stand(replace(seen, attempts={"build": tries}))["build"]
+    assert found.phase is Phase.OPEN, "one try was the machine's, of two"
+    assert found.cause is (CauseClass.STORE if unread else CauseClass.LOST)
+    assert found.reason == (unread or "h has given no sign of attempt 2 for more than 3 minutes")
+
+
+def test_a_promotion_that_a_dropped_gate_refuses_waits_for_no_retry():
+    cells = [*CELLS[:1], replace(CELLS[1], suite="unit", python="3.12"), *CELLS[2:]]
+    orders = (order("drop", "gate"),)
+    seen = book(orders, build="pass")
+    refused = attempt(1, "promote", "fail")
+    refused = replace(
+        refused, ended=replace(refused.ended, reason="unit on CPython 3.12 is not-run")
+    )
+    plan = replace(seen.plan, cells=tuple(cells))
+    found = standing.stand(
+        replace(seen, plan=plan, attempts={**seen.attempts, "promote": (refused,)})
+    )
+    assert found["promote"].phase is Phase.BARRED
+    assert found["promote"].reason == found["gate"].reason == "dropped by me: why"
+    assert found["promote"].cause is None
+
+
 def promoted(gate: str, orders: tuple[Order, ...] = (), *, seen: int) -> Book:
     """A night whose promotion ended when so much was told of the gate."""
     found = book(orders, build="pass", gate=gate)
@@ -211,11 +240,11 @@ def test_a_host_is_held_back_until_it_is_cleared_whatever_its_clock_said(tmp_pat
     assert not nights.quarantined()
 
 
-def test_a_plan_whose_maker_was_killed_before_the_index_knew_it_is_found_by_the_next(tmp_path):
+def test_a_plan_whose_maker_was_killed_before_the_index_knew_it_is_found(tmp_path):
     nights = Nights(open_store(tmp_path.as_uri()))
     plan = replace(book().plan, by="killed")
     nights.store.create(nights.key("n", "plan.json"), plan.to_bytes(), headers=AS_JSON)
-    assert nights.names() == ()
+    assert nights.names() == ("n",)
     with pytest.raises(ConfigError, match="another plan, made by killed"):
         nights.add(book().plan)
     assert nights.names() == ("n",)

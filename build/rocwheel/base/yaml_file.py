@@ -8,6 +8,7 @@ How to add a format: docs/design/data-files.md.
 
 from __future__ import annotations
 
+import enum
 import re
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import suppress
@@ -304,10 +305,10 @@ def _mistake(text: str, content: Any, kind: type, steps: Sequence[Step]) -> Fiel
         value = problem.removeprefix("Invalid enum value ").strip("'")
         valid: list[str] = []
         for item in types:
-            members = (
-                [each.value for each in item.cls] if isinstance(item, inspect.EnumType) else ()
-            )
-            valid += map(str, members or getattr(item, "values", ()))
+            own: Any = getattr(item, "cls", None)  # an enumeration, if with a metaclass of its own
+            is_enum = isinstance(own, enum.EnumMeta)
+            names = [each.value for each in own] if is_enum else getattr(item, "values", ())
+            valid += map(str, names)
         if steps[-1:] == ["schema"]:
             hint = "use a rocwheel of the same version"
             return FieldError(f"this rocwheel reads schema {', '.join(valid)}", hint=hint)

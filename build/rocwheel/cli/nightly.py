@@ -33,6 +33,7 @@ from rocwheel.cli.target import (
     StoreOptions,
     families_options,
     judging,
+    must_exist,
     must_hold,
     person_options,
     store_options,
@@ -70,11 +71,13 @@ latest_argument = click.argument("night", type=known.OneOf(known.nights), defaul
 class NightTarget:
     """An open store, its channel, and its nights."""
 
-    def __init__(self, app: App, options: StoreOptions) -> None:
-        """Raise UsageError or ConfigError for options that cannot be right."""
+    def __init__(self, app: App, options: StoreOptions, *, may_be_new: bool = False) -> None:
+        """Raise UsageError, ConfigError or StoreError for options that cannot be right."""
         self.channel = options.open(app)
         self.store = self.channel.open(probe_key=PROBE)
         must_hold(self.channel, self.store, may_be_new=True)
+        if not may_be_new:
+            must_exist(self.channel, self.store, may_be_empty=True)
         self.nights = Nights(self.store)
         self.words = given_words(app, ("channel", "store", "channels_file"))
 
@@ -148,7 +151,7 @@ def nightly() -> None:
 )
 @option("--from", "repeat", metavar="NIGHT", help="Repeat all of that night.")
 @option("--explain", is_flag=True, help="Print of each cell why it runs or not.")
-@option("--keep-going", is_flag=True, help="End with 0 even if nothing can be built.")
+@option("--keep-going", is_flag=True, help="End with 0 if it is planned, or nothing can be built.")
 @families_options
 @person_options
 @dry_run
@@ -173,7 +176,7 @@ def plan(
     nothing can be built, and 0 where a source has nothing new, which is a red cell of the night.
     The plan is stored all the same, and running it makes the page.
     """  # fmt: skip
-    where = NightTarget(app, target)
+    where = NightTarget(app, target, may_be_new=True)
     night = app.now().strftime("%Y-%m-%d") if night is None else night
     check_name(night)
     by = person.who(app).by
@@ -182,19 +185,24 @@ def plan(
             f"{repeat}: is repeated as it was planned",
             hint="leave out --config, --pools and --family-file, or leave out --from",
         )
-    if repeat:
+    is_there = keep_going and not dry_run and night in where.nights.names()
+    if is_there:
+        made, _ = where.nights.plan(night)
+    elif repeat:
         old, _ = where.nights.plan(where.night(repeat))
         made = planning.again(old, night=night, by=by, now=app.now())
     else:
         path = config or app.home.ci / settings_file.FILE
         made = _plan(app, night=night, by=by, path=path, pools=pools, options=target, target=where)
-        data = (("--config", config), ("--pools", pools), ("--ci-dir", app.ci_dir))
-        words = (f"{name}={app.cwd / path}" for name, path in data if path)
+        files = {"--config": config, "--pools": pools, "--ci-dir": app.ci_dir}
+        files["--family-file"] = target.family_file
+        words = (f"{name}={app.cwd / path}" for name, path in files.items() if path)
         made = replace(made, data=tuple(words))
     state = "planned"
     if not dry_run:
         where.nights.check_clock(app.now())
-        state = "planned" if where.nights.add(made) else "nothing-to-do"
+        is_new = not is_there and where.nights.add(made)
+        state = "planned" if is_new else "nothing-to-do"
         if "GITHUB_OUTPUT" in app.environ:
             app.github_outputs(planning.github_outputs(made))
     _say_planned(app, made, state, explain=explain or dry_run)
@@ -231,6 +239,8 @@ def _check_line(
     """Refuse `options` of a set with which its build would not start. Raises ConfigError."""
     try:
         context = dist_wheels.make_context("dist_wheels", [*recipe.argv[1:]], obj=start())
+        if any(context.params.get(name) for name in ("dry_run", "cost", "fetch_only")):
+            context.exit()
         build = build_options.of(context.params)
         dist.check_words(request_from(app, build, therock=rocm_source(build), resolve=False))
     except (click.UsageError, ConfigError, click.exceptions.Exit) as exc:
@@ -416,7 +426,7 @@ def _say_ran(app: App, where: NightTarget, standings: dict[str, CellStanding], b
     passed = sum(item.passed for item in standings.values())
     if all(item.phase in {Phase.KEPT, Phase.ABSENT} for item in standings.values()):
         app.console.info("everything was there already")
-    for line in standing.grouped((i.cell.name, f"{i.word}: {i.reason}") for i in bad):
+    for line in standing.grouped((i.cell.name, f"{i.word}: {i.reason}".rstrip(": ")) for i in bad):
         app.console.info(line)
     what = truth_of(app, where, book)
     text = f"{book.plan.night}: {what.headline}; {passed} of {len(standings)} cells passed"
@@ -528,8 +538,8 @@ def status(app: App, night: str, target: StoreOptions) -> int:
     what = truth_of(app, where, book)
     lines = [f"{night}: {what.headline}", *_lines(book, standings, waits)]
     for cause in what.causes:
-        line = command_line(app, cause.line(what.night))
-        lines.append(f"{cause.what}: {cause.first.reason}; {cause.ask(line)}")
+        typed = [command_line(app, line) for line in cause.lines(what.night)]
+        lines.append(f"{cause.what}: {cause.first.reason}; {cause.ask(typed)}")
         lines += [f"  {text}" for text, _ in what.found(cause)]
     app.emit(_document(book, standings, what), "\n".join(lines))
     bad = any(item.settled and not item.green for item in standings.values())
@@ -569,8 +579,8 @@ def check(app: App, max_age: float, target: StoreOptions) -> int:
 
     The exit status is 8 if there is no night, if the newest one misses a part, is too old, was
     stopped, did not begin within 2 hours, or no cell ran, began or ended for 2 minutes (15 on
-    Slurm). It is 8 if it built nothing, if Slurm holds a job, or if the night, or the one before
-    it, ended without a summary.
+    Slurm). It is 8 if it built nothing, if Slurm holds a job, or if the newest night that is over
+    has no summary.
     """
     where = NightTarget(app, target)
     names = where.nights.names()
@@ -636,7 +646,8 @@ def _order(
     if action == "drop" and standings[cell].settled and standings[cell].passed:
         raise ConfigError(
             f"{cell}: has passed in {night}: there is nothing to leave out",
-            hint="to try it again: `nightly retry`; to take a released set back: `rollback`",
+            hint=f"to try it again: `nightly retry {night} {cell} --reason=WHY`; to take back what "
+            "it released: `status` prints the line",
         )
     cells_ = (item for item in standings.values() if item.cell.kind not in {"page", "prune"})
     if action == "stop" and all(item.settled for item in cells_):

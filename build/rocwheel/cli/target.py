@@ -343,7 +343,7 @@ class Target:
         return self.channel.pair(self.store, manifest, self.view)[1], manifest.sha256
 
 
-def must_exist(channel: Channel, store: Store) -> None:
+def must_exist(channel: Channel, store: Store, *, may_be_empty: bool = False) -> None:
     """Refuse a folder that is not there, or holds nothing. Raises StoreError.
 
     A bucket says itself that it is not there, at the first request.
@@ -351,7 +351,7 @@ def must_exist(channel: Channel, store: Store) -> None:
     if isinstance(store, FileStore):
         if not (store.root.is_dir() or _above(channel, store)):
             raise StoreError(f"{store.url}: no such folder", hint=MAKES_STORE)
-        must_hold(channel, store)
+        must_hold(channel, store, may_be_new=may_be_empty)
 
 
 def must_hold(channel: Channel, store: Store, *, may_be_new: bool = False) -> None:

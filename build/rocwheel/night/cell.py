@@ -71,7 +71,7 @@ BY_STATUS: Final = {  # of a command
     errors.SourceError.exit_code: CauseClass.INPUTS,
     errors.StoreError.exit_code: CauseClass.STORE,
     errors.HostError.exit_code: CauseClass.MACHINE,
-    errors.PromotionError.exit_code: CauseClass.TESTS,
+    errors.PromotionError.exit_code: CauseClass.WHEELS,
 }
 ROCM_OPTIONS: Final = frozenset({"--rocm", "--therock-path"})
 
@@ -484,6 +484,8 @@ def judge(code: int, document: dict[str, Any]) -> tuple[State, str]:
     """Return the state for an exit status of rocwheel, with the command's reason."""
     error = document.get("error")
     reason = str(error["message"] if isinstance(error, dict) else document.get("reason") or "")
+    if code == errors.PromotionError.exit_code and isinstance(error, dict):
+        reason = "; ".join(filter(None, (reason, error.get("hint"))))
     for state in State:
         if code == state.exit_code:
             return state, "" if state is State.PASS else reason

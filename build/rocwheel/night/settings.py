@@ -98,6 +98,7 @@ class SetSettings(Value, frozen=True, kw_only=True):
         if self.executor and not self.image:
             hint = "name the image to build in"
             raise FieldError("belongs to image", "executor", hint=hint)
+        yaml_file.each_once(self.families, "families")
 
 
 class Cost(Value, frozen=True, kw_only=True):

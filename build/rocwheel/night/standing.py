@@ -153,7 +153,10 @@ def _one(book: Book, cell: Cell, standings: Mapping[str, CellStanding]) -> CellS
         again = next((name for name in cell.after if not standings[name].settled), "")
     last = tries[-1].ended if tries else None
     lasts = last and last.link and last.cause in LASTING  # of a test, which its verdict names
-    tries_left = state in SILENT and not lasts and len(tries) < book.plan.attempts
+    # what was interrupted says nothing of the machine
+    counted = [i for i in tries if not (i.ended and i.ended.state is State.NOT_RUN)]
+    used = len(tries if state is State.NOT_RUN else counted)
+    tries_left = state in SILENT and not lasts and used < book.plan.attempts
     if state is None or more or again or tries_left:
         bad = next((n for n in cell.after if standings[n].settled and not standings[n].passed), "")
         if bad:  # what failed first, however far before it
@@ -167,16 +170,25 @@ def _one(book: Book, cell: Cell, standings: Mapping[str, CellStanding]) -> CellS
         if more and order and not (tries and tries[-1].is_lost):
             return standing(Phase.WAITING, state, f"for the retry that {order.by} asked for")
         return standing(Phase.OPEN if state else Phase.WAITING, state, reason)
-    tests = (  # of its set, for which a promotion may be refused
-        item
-        for item in standings.values()
-        if cell.kind == "promote" and item.cell.kind in TEST_KINDS and not item.green
-        if (item.cell.family, item.cell.wheels) == (cell.family, cell.wheels)
-        and f"{item.cell.suite} on CPython {item.cell.python} is " in reason
-    )
-    ended, test = standing(Phase.ENDED, state, reason), next(tests, None)
-    why = f"{test.cell.name}: {test.word}" if test else ""
-    return replace(ended, reason=why, cause=test.cause or CauseClass.TESTS) if test else ended
+    ended = standing(Phase.ENDED, state, reason)
+    return _refused(ended, standings) if cell.kind == "promote" else ended
+
+
+def _refused(ended: CellStanding, standings: Mapping[str, CellStanding]) -> CellStanding:
+    """Return a promotion with the test of its set for which it was refused, if there is one."""
+    of = (ended.cell.family, ended.cell.wheels)
+    for item in standings.values():
+        cell = item.cell
+        if cell.kind not in TEST_KINDS or item.green or (cell.family, cell.wheels) != of:
+            continue
+        if f"{cell.suite} on CPython {cell.python} is " not in ended.reason:
+            continue
+        if item.phase is Phase.BARRED:  # a person left it out
+            why, left_out = item.reason, State.NOT_RUN
+            return replace(ended, phase=Phase.BARRED, state=left_out, reason=why, cause=None)
+        cause = item.cause or CauseClass.TESTS
+        return replace(ended, reason=f"{cell.name}: {item.word}", cause=cause)
+    return ended
 
 
 def ends_seen(book: Book, cell: Cell) -> int:
@@ -203,7 +215,7 @@ def usual(kind: str, state: State) -> CauseClass:
     """Return the cause of a kind of cell with a state, without a known text."""
     if state in SILENT:
         return CauseClass.MACHINE
-    return CauseClass.TESTS if kind in {*TEST_KINDS, "promote"} else CauseClass.WHEELS
+    return CauseClass.TESTS if kind in TEST_KINDS else CauseClass.WHEELS
 
 
 def cause_of(
@@ -212,9 +224,9 @@ def cause_of(
     """Return the cause of a state other than a pass: that of its last attempt in that state."""
     if state is None or state is State.PASS or not attempts:
         return None
-    said = next((i.ended for i in reversed(attempts) if i.ended and i.ended.state is state), None)
-    if said is None and state is State.INFRA:
+    if state is State.INFRA and attempts[-1].is_lost:
         return CauseClass.STORE if attempts[-1].unread else CauseClass.LOST
+    said = next((i.ended for i in reversed(attempts) if i.ended and i.ended.state is state), None)
     known = said.cause if said else None
     return known or (None if state is State.NOT_RUN else usual(cell.kind, state))
 
@@ -226,7 +238,10 @@ def _together(cell: Cell, attempts: tuple[CellAttempt, ...], plan: str) -> tuple
     for item in attempts:
         ended = item.ended
         if ended is None:
-            if state is None and item.is_lost:
+            is_open = state in {None, *SILENT} or (
+                state is not State.PASS and cell.kind not in TEST_KINDS
+            )
+            if item.is_lost and is_open:
                 host = item.begun.host if item.begun else "its machine"
                 why = f"{host} has given no sign of attempt {item.number} for more than 3 minutes"
                 state, reason = State.INFRA, item.unread or why

@@ -7,7 +7,7 @@ so that a later night can be compared with it: with the newest that was over whe
 
 import enum
 import shlex
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta
@@ -112,6 +112,11 @@ class CellSummary(Value, frozen=True, kw_only=True):
         return self.reason.removeprefix(f"{self.name}: ").partition(": ")[0]
 
     @property
+    def of_set(self) -> tuple[str, str]:
+        """Family and wheel set that it is about."""
+        return self.family, self.wheels
+
+    @property
     def identity(self) -> tuple[str, ...]:
         """The identity of the cell across nights, independent of its suite's shards."""
         own = (self.wheels, self.family, self.python, self.suite)
@@ -171,8 +176,9 @@ class NightSummary(Value, frozen=True, kw_only=True):
         lost = sum(cell.cause is CauseClass.LOST for cell in self.cells)
         if any(cell.phase in {*UNDER_WAY, Phase.OPEN} for cell in self.cells):
             return f"{lost} lost, not finished" if lost else "not finished"
-        words = {"good": "green", "warn": "yellow", "idle": "not finished"}
-        return words.get(self.colour, "empty")
+        left_out = all(c.phase is Phase.BARRED for c in self.cells if c.colour == "idle")
+        idle = "yellow" if left_out else "not finished"  # dropped by a person
+        return {"good": "green", "warn": "yellow", "idle": idle}.get(self.colour, "empty")
 
     @property
     def impact(self) -> str:
@@ -312,35 +318,56 @@ class Cause:
 
     @property
     def todo(self) -> str:
-        """What to do before its line is typed."""
-        is_over, cause = self.first.phase is Phase.ENDED, self.first.cause
-        return f"repair the {cause.value}, then " if is_over and cause in REPAIRED else ""
+        """What to do before its lines are typed."""
+        cause = self.first.cause
+        if self.first.phase not in {Phase.ENDED, Phase.OPEN} or cause not in REPAIRED:
+            return ""
+        named = " that the plan names" if cause is CauseClass.INPUTS else ""
+        return f"repair the {cause.value}{named}, then "
 
-    def ask(self, line: str) -> str:
-        """Return what to do, with its line, as the end of a sentence about it."""
-        return f"{self.todo or 'run '}`{line}`"
+    def ask(self, lines: Iterable[str]) -> str:
+        """Return what to do, with its lines, as the end of a sentence about it."""
+        return (self.todo or "run ") + ", then ".join(f"`{line}`" for line in lines)
 
-    def line(self, of: NightSummary) -> str:
-        """Return the line to type, without the program and the store."""
+    def lines(self, of: NightSummary) -> Iterator[str]:
+        """Yield the lines to type, without the program and the store."""
         first, night = self.first, of.night
+        promotion = next(
+            (c for c in of.cells if c.kind == "promote" and c.of_set == first.of_set), None
+        )
         if first.phase is Phase.OPEN:
-            return f"nightly run {night}"
-        if first.phase is Phase.ABSENT:
-            return " ".join(("nightly plan --dry-run --explain", shlex.join(of.data))).rstrip()
-        if first.state is State.FLAKY:
+            yield f"nightly run {night}"
+        elif first.phase is Phase.ABSENT:
+            yield " ".join(("nightly plan --dry-run --explain", shlex.join(of.data))).rstrip()
+        elif first.state is State.FLAKY and promotion:
+            if promotion.state is State.PASS:  # a person has approved it
+                yield f"nightly cell {night} {first.name} --dry-run"
+                return
             made = (x.manifest[:12] for x in of.recipes if x.name == first.wheels and x.manifest)
-            approve = f"--family {first.family} --approve {first.suite}:{first.python}"
-            return f"promote --manifest={next(made, 'SET')} {approve} --reason=WHY"
-        if first.cause in {CauseClass.TESTS, CauseClass.WHEELS} and first.kind != "promote":
-            return f"nightly cell {night} {first.name} --dry-run"
-        again = (  # whose verdict the promotion did not find
+            own = [word for word in of.data if word.startswith("--family-file=")]
+            words = (
+                f"--manifest={next(made, 'SET')}", f"--family={first.family}", *own,
+                f"--approve={first.suite}:{first.python}", "--by=NAME", "--reason=WHY",
+            )  # fmt: skip
+            yield f"promote {shlex.join(words)}"
+            yield f"nightly retry {night} {promotion.name} --reason=WHY"
+            yield f"nightly run {night}"
+        elif first.cause in {CauseClass.TESTS, CauseClass.WHEELS} and first.kind != "promote":
+            yield f"nightly cell {night} {first.name} --dry-run"
+        else:
+            yield f"nightly retry {night} {self._again(of)} --reason=WHY"
+
+    def _again(self, of: NightSummary) -> str:
+        """Return the cell to try again: that whose verdict a promotion did not find, or itself."""
+        first = self.first
+        again = (
             cell.name
             for cell in of.cells
             if first.kind == "promote" and cell.phase is Phase.ENDED and not cell.shard
-            if (cell.family, cell.wheels) == (first.family, first.wheels)
+            if cell.of_set == first.of_set
             and f"{cell.suite} on CPython {cell.python} is not-run" in first.reason
         )
-        return f"nightly retry {night} {next(again, first.name)} --reason=WHY"
+        return next(again, first.name)
 
 
 class Truth(Plain, frozen=True, kw_only=True, dict=True):
@@ -448,7 +475,8 @@ class Truth(Plain, frozen=True, kw_only=True, dict=True):
             self.night.cells,
             key=lambda c: (c.phase is Phase.BARRED, c.kind == "promote", c.colour != "bad"),
         ):
-            if cell.colour not in {"bad", "warn"} and cell.state is not State.NOT_RUN:
+            is_idle = cell.state is State.NOT_RUN and cell.phase not in UNDER_WAY
+            if cell.colour not in {"bad", "warn"} and not is_idle:
                 continue
             if root := by_name.get(cell.after):
                 root.held.append(cell.name)
@@ -472,9 +500,9 @@ class Truth(Plain, frozen=True, kw_only=True, dict=True):
 
         return sorted(made.values(), key=urgency)
 
-    def line(self, cause: Cause) -> str:
-        """Return the line to type about a cause."""
-        return f"rocwheel {cause.line(self.night)} {self.where}".rstrip()
+    def lines(self, cause: Cause) -> list[str]:
+        """Return the lines to type about a cause."""
+        return [f"rocwheel {line} {self.where}".rstrip() for line in cause.lines(self.night)]
 
     def found(self, cause: Cause) -> Iterator[tuple[str, str]]:
         """Yield what bisects say of a cause's tests, and the key of the text about each."""
@@ -509,7 +537,7 @@ class Truth(Plain, frozen=True, kw_only=True, dict=True):
             ],
             "causes": [
                 {"cause": c.what, "reason": c.first.reason, "first": c.first.name,
-                 "cells": len(c.cells), "held": len(c.held), "todo": c.todo, "line": self.line(c),
+                 "cells": len(c.cells), "held": len(c.held), "todo": c.todo, "lines": self.lines(c),
                  "bisects": [text for text, _ in self.found(c)]}
                 for c in self.causes
             ],
@@ -756,8 +784,8 @@ def problems(
         ended = ended and (over or _is_over(standing.stand(nights.book(judged[0]))))
     unread: list[str] = []
     if ended and not known(nights, judged, unread.append):
-        page = f"`nightly report --night {judged[0]}`"
-        lines += unread or [f"{judged[0]}: has no summary: its page was never made: {page}"]
+        why = unread or [f"{judged[0]}: has no summary: its page was never made"]
+        lines += [f"{text}: `nightly report --night {judged[0]}`" for text in why]
     return lines
 
 

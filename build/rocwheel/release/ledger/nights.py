@@ -447,7 +447,14 @@ class Nights:
         return key, self._once[key]
 
     def _parsed(self, data: bytes | None) -> tuple[str, ...]:
-        return Index.from_bytes(data, name=self.store.locate(INDEX)).nights if data else ()
+        """Return the nights of an index; where it is missing or damaged, those that have a plan."""
+        with suppress(ConfigError):
+            if data:
+                return Index.from_bytes(data, name=self.store.locate(INDEX)).nights
+        plans = (info for info in self.store.keys(f"{ROOT}/") if info.key.endswith("/plan.json"))
+        return tuple(
+            info.key.split("/")[-2] for info in sorted(plans, key=lambda info: info.modified)
+        )
 
     def _index(self, change: Callable[[tuple[str, ...]], tuple[str, ...]]) -> None:
         new = lambda old: Index(nights=change(self._parsed(old))).to_bytes()  # noqa: E731
