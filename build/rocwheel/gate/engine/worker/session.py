@@ -177,8 +177,9 @@ class Session:
         }  # fmt: skip
 
     def bye(self) -> None:
-        if self._summary:
-            self._channel.emit("bye", **self._summary)
+        summary, self._summary = self._summary, {}  # once: threads may end this process, too
+        if summary:
+            self._channel.emit("bye", **summary)
 
     def _collect(self, session: pytest.Session, file: str) -> None:
         self._collect_reports, self._deselected, self._dropped = [], [], []
