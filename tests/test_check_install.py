@@ -131,6 +131,17 @@ def test_versions_that_do_not_fit_are_bad(lines, change, what):
     assert bad(lines(versions)) == what
 
 
+def test_a_jaxlib_that_does_not_know_the_plugin_is_bad(lines, tmp_path):
+    """JAX 0.11.0 looks for its kernels in jax_rocm7_plugin and jax_rocm60_plugin alone."""
+    versions = {name.replace("rocm7", "rocm10"): version for name, version in SET.items()}
+    (tmp_path / "packages/jaxlib").mkdir(parents=True)
+    support = tmp_path / "packages/jaxlib/plugin_support.py"
+    support.write_text('{"rocm": ["jax_rocm7_plugin", "jax_rocm60_plugin"]}\n')
+    found = lines(versions, start=False)
+    assert bad(found) == {"kernels of rocm10"}
+    assert found["kernels of rocm10"].found == "jaxlib 0.11.0 takes them from rocm7, rocm60 alone"
+
+
 def test_below_wsl_the_lacking_topology_is_named_and_not_a_driver(lines, tree):
     """https://github.com/ROCm/librocdxg/issues/5: the plugin counts GPUs where WSL has none."""
     for path in ("sys/module/amdgpu", "dev/kfd", "dev/dri/renderD128"):

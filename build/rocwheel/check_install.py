@@ -176,6 +176,11 @@ def _packages(versions: dict[str, str]) -> Iterator[Line]:
         if None not in pair and pair[0] != pair[1] and not others:
             text = f"plugin {pair[0]}, pjrt {pair[1]}"
             yield Line("bad", f"rocm{number}", text, "install the two of one set")
+    known = _known_plugins()
+    for number in (one for one in numbers if known and one not in known):
+        text = f"jaxlib {versions.get('jaxlib')} takes them from rocm{', rocm'.join(known)} alone"
+        todo = "install wheels for one of these, or a JAX for your ROCm: `rocwheel compat`"
+        yield Line("bad", f"kernels of rocm{number}", text, todo)
     if others:
         text = ", ".join(f"{name} {versions[name]}" for name in ["jaxlib", *others])
         yield Line("bad", "versions", text, "install the versions of one set together")
@@ -190,6 +195,13 @@ def _packages(versions: dict[str, str]) -> Iterator[Line]:
             text,
             f"pip install jax=={versions['jaxlib'].partition('+')[0]}",
         )
+
+
+def _known_plugins() -> list[str]:
+    """Return the numbers of the plugins in which the installed jaxlib looks for kernels."""
+    files = (Path(place) / "jaxlib/plugin_support.py" for place in sys.path if place)
+    text = next((x.read_text(encoding="utf-8") for x in files if x.is_file()), "")
+    return re.findall(r"[\"']jax_rocm(\d+)_plugin[\"']", text)
 
 
 def _goes_with(plugin: tuple[int, ...], jaxlib: tuple[int, ...]) -> bool:

@@ -315,6 +315,7 @@ def test_words_of_other_tools_are_answered_and_those_of_rocm_jax_documented(caps
         ("test_docker --docker-build-only", "'test_docker': unknown command", "build-only: "),
         ("--compiler gcc dist_wheels --rbe", "No such option '--rbe'.", "--compiler=gcc: "),
         ("dist_wheels --compiler=gcc --therock-path=/usr", "'gcc': unknown compiler", ""),
+        ("dist_wheels --Rbe", "No such option '--Rbe'.", "instead of --rbe: "),
         ("gate --reason test --bogus", "No such option", ""),
     ],
 )

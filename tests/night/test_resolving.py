@@ -281,7 +281,7 @@ def test_a_branch_that_moves_while_a_night_is_planned_is_one_commit_in_all_its_s
 
 def page_of(*versions: str) -> bytes:
     names = [f"therock-dist-linux-gfx90a-{version}.tar.gz" for version in versions]
-    listed = json.dumps([{"name": name, "mtime": DAY} for name in names])
+    listed = json.dumps([{"name": n} | ({} if "7.13" in n else {"mtime": DAY}) for n in names])
     return f"<script>const files = {listed};</script>".encode()
 
 
@@ -296,6 +296,7 @@ DAY = 1780000000.0  # 2026-05-28
         ("7.15.0a20260623", ", quiet_days: 8", ""),
         ("7.14.1", "", "the newest is of 2026-05-28, 34 days old, and 7 are allowed"),
         ("7.14.1", ", quiet_days: 60", ""),
+        ("7.13.0", "", "the newest is of 2023-11-14, "),  # by Last-Modified: the page says no day
         ("7.15.0a20260630", ", quiet_days: 1", ""),
         ("7.15.0a20260702", "", ""),  # another time zone's
         ("7.15.0a20260703", "", "2026-07-03, which is yet to come: a clock is wrong"),
@@ -312,7 +313,8 @@ def test_a_page_that_offers_nothing_new_for_too_long_is_red(
         asks(tmp_path, *(f"name: {one}, {OWN}, {rocm}" for one in ("a", "b")))
         recipes, absent = resolve(tmp_path, runner, client=client)
     assert [recipe.name for recipe in recipes] == ["a-gfx90a", "b-gfx90a"]  # built all the same
-    day = f"2026-{version[-4:-2]}-{version[-2:]}" if "a" in version else "2026-05-28"
+    undated = {"7.14.1": "2026-05-28", "7.13.0": "2023-11-14"}
+    day = undated.get(version) or f"2026-{version[-4:-2]}-{version[-2:]}"
     assert {recipe.rocm_newest for recipe in recipes} == {day}
     assert [cell.name for cell in absent] == (["source.a.rocm"] if red else [])  # once for both
     assert all(cell.absent.startswith(f"{page}: ") and red in cell.absent for cell in absent)

@@ -83,9 +83,10 @@ def test_a_version_that_a_stream_has_nowhere_is_an_error(stream, kind, version, 
     assert caught.value.hint
 
 
-def test_a_word_that_is_no_stream_is_answered_with_the_nearest(tmp_path):
-    with pytest.raises(ConfigError, match="'nigthly': neither a stream") as caught:
-        therock.address("nigthly", "tarballs", ci=CI, cwd=tmp_path)
+@pytest.mark.parametrize("word", ["nigthly", "Nightly"])
+def test_a_word_that_is_no_stream_is_answered_with_the_nearest(word, tmp_path):
+    with pytest.raises(ConfigError, match=f"'{word}': neither a stream") as caught:
+        therock.address(word, "tarballs", ci=CI, cwd=tmp_path)
     assert caught.value.hint == "did you mean nightly?"
 
 

@@ -88,6 +88,14 @@ def test_a_tree_without_a_workspace_is_built_by_its_modules(tmp_path, runner, co
     assert any("jax-ml/jax#40859" in warning for warning in tree.warnings)
 
 
+def test_a_tree_without_any_lock_file_is_refused_with_what_it_lacks(tmp_path, runner, console):
+    root = current(tmp_path)
+    for file in (root / "build").glob("requirements_lock_*"):
+        file.unlink()
+    with pytest.raises(ConfigError, match="has no lock file of any CPython"):
+        resolve(root, runner, console).accept([])
+
+
 def test_a_lock_file_that_names_what_is_apart_is_for_one_of_the_two(tmp_path, runner, console):
     apart = "numpy==2.3.2\n    # via -r build/nonfreethreading-requirements.txt\n"
     root = current(tmp_path, **{"build/requirements_lock_3_14.txt": apart})

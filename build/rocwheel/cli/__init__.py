@@ -403,11 +403,11 @@ def _of_other_tools(ctx: click.Context | None, argv: Sequence[str], unknown: str
     params = ctx.command.get_params(ctx) if ctx else ()
     has, found = {name for param in params for name in param.opts}, dict[str, str]()
     for word, following in zip(argv, (*argv[1:], ""), strict=True):
-        name, is_one, value = word.partition("=")
+        name, is_one, value = word.lower().partition("=")
         for key in (f"{name}={value if is_one else following}", name):
             # of an option, or an argument
             is_value = bool(key[:1] != "-" and ctx and ctx.parent)
-            if ctx and key == unknown:  # a word of a group, which has what is meant
+            if ctx and key == unknown.lower():  # a word of a group, which has what is meant
                 is_value &= f"`{ctx.info_name} " not in other_tools().get(key, "")
             if key in other_tools() and key not in has and not is_value:
                 found[key] = other_tools()[key]
@@ -443,7 +443,7 @@ def _usage(app: App, exc: click.ClickException, argv: Sequence[str]) -> int:
         commands = [word for word in met if word[:1] != "-"]
         if commands:
             text = f"{commands[0]!r}: unknown command"
-        elif getattr(exc, "option_name", "") not in met:
+        elif getattr(exc, "option_name", "").lower() not in met:
             text = f"No such option {next(iter(met))!r}."
     near = "check its permissions; " if text.endswith("is not readable.") else near
     has = {param.name for param in ctx.command.params} if ctx else set()
@@ -464,7 +464,7 @@ def _fail(app: App, error: RocwheelError) -> int:
     if ": unknown " in str(error):  # a value of another tool's
         for word, answer in other_tools().items():
             _, is_one, value = word.partition("=")
-            if is_one and str(error).startswith(f"{value!r}: unknown "):
+            if is_one and str(error).lower().startswith(f"{value!r}: unknown "):
                 error.hint = answer
     error.hint = shown_setting("", error.hint)
     if app.debug:

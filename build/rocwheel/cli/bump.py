@@ -65,6 +65,8 @@ def bump(app: App, what: str | None, to: str, check: bool, dry_run: bool) -> int
     """
     if to and not what:
         raise click.UsageError("--to is for one WHAT")
+    if to and check:
+        raise click.UsageError("--check looks for the newest, and --to names one: drop one of them")
     with Client(app.environ, retry=Retry(), note=app.console.info) as client:
         context = bumping.BumpContext(here=app.here, client=client)
         unreachable: list[RocwheelError] = []

@@ -18,7 +18,6 @@ from rocwheel.base import files
 from rocwheel.base.errors import ConfigError, HostError
 from rocwheel.base.here import Here
 from rocwheel.base.host import virtualenv
-from rocwheel.base.process import Command
 from rocwheel.base.values import Sha256, Value, replace
 from rocwheel.base.versions import PythonVersion
 from rocwheel.dist import build_request
@@ -33,7 +32,6 @@ RECORD: Final = "offline.json"
 WHEELS: Final = "python-wheels"  # in the repository cache, which containers see
 BLOCKED: Final = "no-network.cfg"
 BLOCK: Final = "block *\n"  # https://bazel.build/rules/lib/repo/http, "URL rewriting"
-PLATFORMS: Final = ("manylinux_2_27_x86_64", "manylinux_2_17_x86_64", "manylinux2014_x86_64")
 # What a folder is filled for, by the fields of a request.
 ASKED: Final = {
     "therock": "--therock-path", "therock_index": "--therock-index-url",
@@ -75,7 +73,8 @@ def fill(planned: Plan, here: Here) -> Path:
                 purls = [PackageURL.from_string(each.purl) for each in needs if each.purl]
                 named = sorted(f"{one.name}=={one.version}" for one in purls if one.type == "pypi")
                 if named:
-                    here.runner.run(_download(named, invocation.python, repositories / WHEELS))
+                    wheels = repositories / WHEELS
+                    here.runner.run(virtualenv.pip_download(wheels, invocation.python, *named))
                 kept = {path.parent.name for path in repositories.glob("content_*/*/*/file")}
                 for url, digest in (row for urls in fetched.values() for row in urls.items()):
                     if kept.isdisjoint(digest.values()):
@@ -158,15 +157,6 @@ def plan_offline(request: Request) -> Plan:
     if planned.sources.commands:
         raise _other(planned.sources.root, "the JAX")
     return planned
-
-
-def _download(packages: list[str], python: PythonVersion, folder: Path) -> Command:
-    return virtualenv.pip(
-        "download", "--no-deps", "--only-binary=:all:", "--dest", str(folder),
-        "--implementation", "cp", "--python-version", f"{python.major}.{python.minor}",
-        *("--abi", python.abi, "--abi", "abi3", "--abi", "none"),
-        *(word for name in PLATFORMS for word in ("--platform", name)), *packages,
-    )  # fmt: skip
 
 
 def _asked(request: Request, *, jax_ref: str) -> Iterator[tuple[str, str]]:

@@ -5,7 +5,9 @@ A set with an input that cannot be resolved is left out, with the reason; the ot
 
 import json
 from collections.abc import Iterator, Mapping, Sequence
+from contextlib import closing, suppress
 from datetime import date
+from email.utils import parsedate_to_datetime
 from functools import cache, partial
 from itertools import chain
 from pathlib import Path
@@ -177,7 +179,8 @@ class Resolver:
         listed = listing.newest_of(self.listed(page), page, self.stream_of(item))
         every = therock.known().names.everything
         names = wanted if self.is_apart(item) else (every,)
-        days = {name: listed[name].day for name in names if name in listed and "://" in page}
+        there = [listed[name] for name in names if name in listed and "://" in page]
+        days = {one.name.group: one.day or self._put(one.source) for one in there}
         yield from self._old(item, page, {name: day for name, day in days.items() if day})
         if days and not any(days.values()):
             self.here.console.warn(f"{without_secrets(page)}: no build says its day: none is old")
@@ -187,6 +190,12 @@ class Resolver:
                 yield replace(made, jax_newest=day, rocm_newest=str(own or ""))
             else:
                 yield made
+
+    def _put(self, url: str) -> date | None:
+        """Return the day a tarball was put where it is, if its server says it."""
+        with suppress(FetchError, ValueError), closing(self.client.get(url)) as answer:
+            return parsedate_to_datetime(answer.fingerprint.modified).date()
+        return None
 
     def _old(self, item: SetSettings, page: str, days: Mapping[str, date]) -> Iterator[Cell]:
         """Yield a red cell for each family whose newest build is too old; one where all are."""

@@ -46,7 +46,7 @@ Tag = Annotated[
     ),
 ]
 Engine = Literal["docker", "podman"]
-Some = Annotated[int, Meta(ge=1)]
+Some = Annotated[int, Meta(ge=1, le=100_000)]
 
 
 class Branch(Value, frozen=True, kw_only=True):

@@ -145,7 +145,7 @@ def read(text: str, url: str) -> list[File]:
     try:
         files, _ = json.JSONDecoder().raw_decode(text, constant.end())
     except (ValueError, RecursionError) as exc:
-        raise _unreadable(url, "its list of files does not end") from exc
+        raise _unreadable(url, f"its list of files is no whole JSON: {exc}") from exc
     listed = []
     for item in files:
         name = item.get("name") if isinstance(item, Mapping) else None

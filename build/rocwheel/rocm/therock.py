@@ -41,7 +41,7 @@ Host = Annotated[
         "write for example mirror.example.lan, without a port",
     ),
 ]
-_WORD: Final = re.compile(r"[a-z]+\Z")
+_WORD: Final = re.compile(r"[\w-]+\Z")
 _DAY: Final = re.compile(r"(?:a|\+bkc\.)(20\d\d)(\d\d)(\d\d)\b")
 
 

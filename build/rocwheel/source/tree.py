@@ -23,7 +23,7 @@ from rocwheel.base.errors import CommandError, ConfigError, SourceError
 from rocwheel.base.git import Checkout, Source, checkout, head, identify
 from rocwheel.base.process import Command, Runner
 from rocwheel.base.values import Plain, replace
-from rocwheel.base.versions import CPYTHONS, PythonVersion, is_commit
+from rocwheel.base.versions import CPYTHON_RANGE, CPYTHONS, PythonVersion, is_commit
 from rocwheel.records.build_options import SourceOptions
 from rocwheel.records.source_layout import Assignment, Layout, VersionClass, XlaPin
 from rocwheel.source import bazelrc
@@ -117,7 +117,12 @@ class SourceTree(Plain, frozen=True, kw_only=True):
         return wheel
 
     def accept(self, pythons: Sequence[PythonVersion]) -> None:
-        """Refuse a CPython the tree has no lock file for. Raises ConfigError."""
+        """Refuse a CPython the tree has no lock file for, and a tree without any."""
+        if not pythons and not self.pythons:
+            raise ConfigError(
+                f"{self.root}: has no lock file of any CPython from {CPYTHON_RANGE}",
+                hint="check it out whole: JAX has one for each CPython in build/",
+            )
         for python in pythons:
             if python not in self.pythons:
                 accepted = ", ".join(map(str, self.pythons)) or "none"

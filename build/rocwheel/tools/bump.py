@@ -48,7 +48,6 @@ from rocwheel.source.pins import Layouts, Pin, PinnedJaxlib, PinnedWheel
 
 SHOWN: Final = 40  # commits of an upstream log
 _WORD: Final = re.compile(r"[A-Za-z/][\w./:-]*|[0-9a-f]{40}|[0-9a-f]{64}")
-PLATFORM: Final = "manylinux_2_27_x86_64"
 TAG: Final = "jax-v"
 
 
@@ -523,17 +522,11 @@ def _jaxlib(
 ) -> tuple[PinnedWheel, str]:
     here.console.info(f"   jaxlib {version} for CPython {python}")
     folder = scratch / str(python)
-    pip = virtualenv.pip(
-        "download", "--no-deps", "--only-binary=:all:", "--dest", str(folder),
-        "--implementation", "cp", "--platform", PLATFORM,
-        "--python-version", f"{python.major}.{python.minor}", "--abi", python.abi,
-        f"jaxlib=={version}",
-    )  # fmt: skip
     try:
-        here.runner.run(pip)
+        here.runner.run(virtualenv.pip_download(folder, python, f"jaxlib=={version}"))
     except CommandError as exc:
         raise FetchError(
-            f"jaxlib {version} for CPython {python}: pip finds no wheel for {PLATFORM}",
+            f"jaxlib {version} for CPython {python}: pip finds no wheel",
             hint="a release whose jaxlib is not published cannot be pinned",
             detail=exc.detail,
         ) from exc

@@ -6,6 +6,8 @@ lock or another Python gets a new one and two checkouts with the same lock share
 two first runs at once safe; a marker file is written once an environment is complete.
 """
 
+from __future__ import annotations
+
 import importlib.util
 import os
 import re
@@ -13,11 +15,17 @@ import shutil
 import sys
 from collections.abc import Mapping
 from pathlib import Path
+from typing import TYPE_CHECKING, Final
 
 from rocwheel.base import files
 from rocwheel.base.errors import CommandError, HostError
 from rocwheel.base.host import debian
 from rocwheel.base.process import Command, HostRunner, base_env
+
+if TYPE_CHECKING:
+    from rocwheel.base.versions import PythonVersion
+
+PLATFORMS: Final = ("manylinux_2_27_x86_64", "manylinux_2_17_x86_64", "manylinux2014_x86_64")
 
 
 def python(lock: Path, *, environ: Mapping[str, str], with_uv: bool = False) -> Path:
@@ -61,6 +69,16 @@ def pip(*words: str, python: str = sys.executable) -> Command:
     """Return the pip of a Python, ours by default, as a command that never prompts."""
     quiet = ("--quiet", "--disable-pip-version-check", "--no-input")
     return Command(argv=(python, "-m", "pip", *quiet, *words))
+
+
+def pip_download(folder: Path, python: PythonVersion, *packages: str) -> Command:
+    """Return the command that downloads wheels for a CPython that need not be here."""
+    return pip(
+        "download", "--no-deps", "--only-binary=:all:", "--dest", str(folder),
+        "--implementation", "cp", "--python-version", f"{python.major}.{python.minor}",
+        *("--abi", python.abi, "--abi", "abi3", "--abi", "none"),
+        *(word for name in PLATFORMS for word in ("--platform", name)), *packages,
+    )  # fmt: skip
 
 
 def _make(target: Path, lock: Path, runner: HostRunner, *, with_uv: bool) -> None:
