@@ -107,7 +107,6 @@ DOUBTS = [
     ({"counts": Counts(passed=9, not_run=1)}, "counts something else"),
     ({"counts": Counts(skipped=9)}, "counts something else"),
     ({"counts": Counts(xfailed=9)}, "counts something else"),
-    ({"counts": Counts(flaky=9)}, "counts something else"),
     ({"jax_version": "0.9.2"}, "with JAX 0.9.2"),
     ({"rocm": RocmProvided(origin="none")}, "ROCm from none"),
     ({"rocm": RocmProvided(origin="pip", name="rocm==7.10.0", version="7.10.0")}, "ROCm from rocm"),
@@ -225,6 +224,15 @@ def test_more_retries_than_the_suite_allows_are_a_failure_under_any_state(manife
     told = make_verdict(manifest, state=state, counts=Counts(passed=9, flaky=2))
     (cell,) = judged(manifest, told, make_verdict(manifest)).blocking
     assert cell.state is State.FLAKY
+
+
+def test_a_flaky_verdict_of_tests_that_all_passed_later_can_be_approved(manifest) -> None:
+    told = make_verdict(manifest, state=State.FLAKY, counts=Counts(flaky=9))
+    (cell,) = judged(manifest, replace(told, state=State.PASS)).blocking
+    assert "counts something else" in cell.why
+    (cell,) = judged(manifest, told).blocking
+    assert (cell.state, cell.approval) == (State.FLAKY, f"{cell.suite}:{cell.python}")
+    assert not judged(manifest, told, approvals=(APPROVAL,)).blocking
 
 
 @pytest.mark.parametrize("state", list(State))

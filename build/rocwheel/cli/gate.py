@@ -391,7 +391,7 @@ class MergeOptions(TargetOptions):
 
 
 @gate.command("merge")
-@click.argument("folders", metavar="FOLDERS", type=PATH, nargs=-1)
+@click.argument("folders", metavar="[FOLDER]...", type=PATH, nargs=-1)
 @option_set("asked", MergeOptions, *GATED_SET, SUITE(default="", help="A suite (required)."))
 @option("--shards", type=click.IntRange(min=2), required=True, help="How many there are.")
 @option("--output", type=PATH, default="gate-results/merged", help="Where the reports go.")
@@ -410,7 +410,7 @@ def merge(
 ) -> int:
     """Combine N shards into one verdict; a missing shard is `not-run`.
 
-    FOLDERS are what `gate --shard` left in --output; without them, the store's results count. If
+    FOLDER is what `gate --shard` left in --output; without any, the store's results count. If
     the channel needs runners' signatures, a stored shard without one counts as missing.
     """
     key = key_of(app, signer)

@@ -25,7 +25,7 @@ from rocwheel.cli.target import (
 from rocwheel.dist.build_request import Executor
 from rocwheel.dist.executor import container_spec
 from rocwheel.image import build as building
-from rocwheel.image import contents, registry
+from rocwheel.image import contents, recipe, registry
 from rocwheel.image.recipe import BuilderOptions, ImageOptions
 
 engine_option = option(
@@ -76,7 +76,7 @@ def images() -> None:
     option(
         "--push",
         metavar="REGISTRY",
-        help="Push it to this repository, unless its tag is there already.",
+        help="Push it to this registry, unless its tag is there already.",
     ),
     build_network,
 )
@@ -88,6 +88,7 @@ def build(app: App, image: BuilderOptions, engine: str) -> None:
     Its tag is made from the digest of all inputs, so unchanged inputs build and push nothing, and
     no tag is ever overwritten.
     """
+    recipe.builder(app.home.ci, image.recipe)  # before the engine is asked
     program = engine_of(app, engine)
     made = building.builder(image, program, app.here)
     document = {
@@ -192,7 +193,7 @@ def prune(app: App, engine: str, dry_run: bool) -> None:
         default="gate-results/image",
         help="Where results and logs go.",
     ),
-    option("--push", metavar="REGISTRY", help="Push it to this repository once its tests pass."),
+    option("--push", metavar="REGISTRY", help="Push it to this registry once its tests pass."),
     option(
         "--tag",
         "tags",

@@ -237,7 +237,8 @@ class CliCommand(click.Command):
         said = " ".join(p.help or "" for p in own if not getattr(p, "rare", False))
         named = set(re.findall(r"--[a-z-]+", f"{self.help} {said}"))  # a text of this page
         shown = [p for p in own if not getattr(p, "rare", False) or named & {*p.opts}]
-        shown.sort(key=lambda param: not param.required)
+        # some are only required where nothing stands in for them, and say so
+        shown.sort(key=lambda p: not (p.required or "(required)" in (getattr(p, "help", "") or "")))
         if shown:
             with formatter.section("Options" if ctx.parent else TALK):
                 formatter.write_dl(_rows(ctx, shown))

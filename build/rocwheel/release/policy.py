@@ -295,7 +295,8 @@ def _doubts(verdict: Verdict, case: _Case) -> Iterator[str]:
     if (not targets and proof.devices) or targets - shown:
         yield f"the suite ran on {', '.join(sorted(targets)) or 'no device'}, not {family.name}"
     counts = verdict.counts
-    if not counts.passed or counts.failed or counts.crashed or counts.timed_out or counts.not_run:
+    passed = counts.passed + counts.flaky * (verdict.state is State.FLAKY)
+    if not passed or counts.failed or counts.crashed or counts.timed_out or counts.not_run:
         yield f"the verdict says {verdict.state.value} and counts something else"
     if verdict.jax_version != manifest.jax_version:
         yield f"the suite ran with JAX {verdict.jax_version or 'of no version'}"

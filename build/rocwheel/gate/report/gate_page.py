@@ -39,7 +39,8 @@ SHARD_PASSED: Final = "none of its tests went wrong; how many must run is asked 
 # What to do about a state; a machine that is not well is no failure of wheels or tests.
 TO_DO: Final = {
     State.PASS: "",
-    State.FLAKY: "Look at the tests that passed only when tried again; then run the gate again.",
+    State.FLAKY: "Look at the tests that passed only when tried again. A person may approve them: "
+    "`promote` prints the line. Another run of the gate changes nothing.",
     State.FAIL: "Run the first failure again with the line below it; fix the test or the wheels.",
     State.CRASH: "Read the log of the process that ended, then run the test again alone.",
     State.TIMEOUT: "Look at the stacks of the test that did not end; run it again alone.",
