@@ -297,7 +297,7 @@ def test_an_entry_that_is_lost_for_good_is_skipped_by_name_and_the_log_keeps_who
     assert desk.run("index", "repair", "--skip-entry", "1", "--reason", "x") == 7
     assert f"index repair {desk.where} --skip-entry 2 --reason …`" in desk.capsys.readouterr().err
     assert desk.run(*skip, "--skip-entry", "1", "--reason", "x") == 3
-    assert "--skip-entry 1: means 0 damaged entries of" in desk.capsys.readouterr().err
+    assert "--skip-entry 1: no damaged entry has that name at" in desk.capsys.readouterr().err
     damaged = path.read_bytes() if path.exists() else None
     assert desk.run(*skip, "--reason", "the disk broke", "--by", "ann", "--dry-run") == 0
     assert (path.read_bytes() if path.exists() else None) == damaged
@@ -608,7 +608,7 @@ def test_a_skipped_entry_is_that_of_the_index_where_it_is_damaged(desk) -> None:
     assert main([*line, "--skip-entry", "1"]) == 7
     assert main([*line, "--skip-entry", "1", "--skip-entry", "2"]) == 3
     told = desk.capsys.readouterr().err
-    assert "--skip-entry 1: means 0 damaged entries of" in told
+    assert "--skip-entry 1: no damaged entry has that name at" in told
     assert "/v3" in told
     assert main([*line, "--skip-entry", "2"]) == 0
     assert json.loads((other / "log/2.json").read_bytes())["action"] == "skip"
@@ -633,7 +633,7 @@ def test_a_number_that_is_damaged_in_two_indexes_is_named_by_its_place(desk) -> 
     desk.capsys.readouterr()
     assert main([*line, "2"]) == 3
     told = desk.capsys.readouterr().err
-    assert "means 2 damaged entries" in told
+    assert "2 damaged entries have that name" in told
     assert f"--skip-entry {entries[0]} --skip-entry {entries[1]}" in told
     assert main([*line, entries[1]]) == 7, "the other one may be the rollback of a set"
     assert [path.read_bytes() for path in paths] == cut_entries

@@ -694,7 +694,7 @@ def clear(app: App, host: str, target: StoreOptions, person: PersonOptions) -> N
     """Let an excluded host run cells again; every cell had ended `infra` there."""
     where = NightTarget(app, target)
     if host not in (held := where.nights.quarantined()):
-        hint = f"choose from: {', '.join(sorted(held))}" if held else "no host is held back"
+        hint = f"choose from: {', '.join(sorted(held))}" if held else "no host is: nothing to do"
         raise ConfigError(f"{host}: is not held back", hint=hint)
     mark = HostMark(host=host, quarantined=False, **_signed("clear", person.who(app)))
     where.nights.mark_host(mark)

@@ -317,6 +317,9 @@ def _asked(app: App, asked: str, statements: str, reader: head.Reader) -> Iterat
     what, given = asked.rstrip("/"), statements.rstrip("/")
     if "://" not in what:
         path = app.cwd / what
+        if path.is_file() and path.suffix != ".whl" and path.name != manifest.MANIFEST:
+            hint = "give a wheel, a manifest.json, its folder, or a URL"
+            raise ConfigError(f"{path}: neither a wheel nor a manifest", hint=hint)
         whole = sorted(path.glob("*.whl")) if path.is_dir() else ()
         for one in (*whole, *([path / manifest.MANIFEST] if path.is_dir() else [path])):
             if one.suffix != ".whl" and "://" in given:

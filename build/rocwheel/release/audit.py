@@ -151,9 +151,10 @@ def plan_repairs(
         ]
         if len(meant) != 1:
             where = " and ".join(plan.place.location for plan in plans)
+            many = f"{len(meant)} damaged entries have" if meant else "no damaged entry has"
             keys = " ".join(f"--skip-entry {place.log(number)}" for place, number in meant)
             raise ConfigError(
-                f"--skip-entry {name}: means {len(meant)} damaged entries of {where}",
+                f"--skip-entry {name}: {many} that name at {where}",
                 hint=f"name those that are lost for good: {keys}"
                 if keys
                 else "`status` names the entries that are damaged",

@@ -111,7 +111,8 @@ def _of_file(path: Path) -> Signer:
 def _private(path: Path, what: str = "key", replace: str = "make a new key") -> bytes:
     """Read a key or a PIN that its owner alone can read. Raises ConfigError."""
     _check_folder(path)
-    with named(path, ConfigError, hint="check --signer, and ROCWHEEL_SIGNER_PIN_FILE"):
+    option = "ROCWHEEL_SIGNER_PIN_FILE" if what == "PIN" else "--signer"
+    with named(path, ConfigError, hint=f"check {option}"):
         descriptor = os.open(path, os.O_RDONLY | os.O_NONBLOCK)
         with os.fdopen(descriptor, "rb") as file:
             status = os.fstat(descriptor)
