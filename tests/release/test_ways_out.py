@@ -641,7 +641,7 @@ def test_a_number_that_is_damaged_in_two_indexes_is_named_by_its_place(desk) -> 
     assert {json.loads(path.read_bytes())["action"] for path in paths} == {"skip"}
     assert main(["status", *places]) == 0
     assert main([*line, entries[1].replace("log/2", "log/9")]) == 3
-    assert "means 0 damaged" in desk.capsys.readouterr().err
+    assert "no damaged entry has that name" in desk.capsys.readouterr().err
 
 
 @pytest.mark.parametrize("hurt", [cut, older_copy])
