@@ -203,7 +203,7 @@ def run(options: argparse.Namespace) -> int:
             spent[name] += seconds
             if problem:
                 problems.append(problem)
-                print(f"violation: {name}: {problem}", flush=True)
+                print(f"violation: {name}: {case}: {problem}", flush=True)
                 continue
             known[name, str(case)] = count
             line = {

@@ -688,7 +688,7 @@ def step(  # noqa: PLR0912 (one for each step)
     elif me.pc == "whose":
         yield from asking(model, world, number, me)
     elif me.pc == "head":
-        after = me._replace(committed=me.number + 1, number=me.number + 1, saved=me.number)
+        after = me._replace(committed=me.number + 1, number=me.number + 1)
         there = world
         if model.lacks("the record is the commit"):
             there = apply(model, world, Late(kind="head", key="head", number=me.number + 1))

@@ -81,9 +81,16 @@ def spread(found, count: int):
 
 SPREAD = (*spread(pairs(), 24), *spread(triples(), 4))
 SHARED_SPREAD = (*spread(shared_pairs(), 12), *spread(shared_triples(), 1))
+# What an operation did not show before its commit, since it concerns others, it shows afterwards.
+OF_OTHERS = Case(
+    (("add", "A", "x", "x"),),
+    (("add", "A", "xy", "xy"), ("rollback", "A", "x"), ("rollback", "A", "y")),
+    {},
+    SHARED,
+)
 
 
-@pytest.mark.parametrize("case", [*SPREAD, *SHARED_SPREAD], ids=str)
+@pytest.mark.parametrize("case", [*SPREAD, *SHARED_SPREAD, OF_OTHERS], ids=str)
 def test_operations_at_once_hold(case) -> None:
     assert case.worlds(limit=LIMIT) > 1
 
