@@ -77,7 +77,7 @@ def test_every_familys_tarball_is_found_on_the_page_that_therock_makes(
     page, version = page_of(tag, TAGS[tag], tmp_path), TAGS[tag]
     with FaultServer() as server, Client({}, retry=Retry(attempts=1), note=print) as client:
         url = server.add("tarball-multi-arch/", page)
-        newest = listing.newest(url, client=client, cwd=tmp_path)
+        newest = listing.newest_of(listing.every(url, client=client, cwd=tmp_path), url)
     assert sorted(newest) == sorted([*matrix.FAMILIES, "multiarch"])
     assert {str(item.name.version) for item in newest.values()} == {version}
     assert all(item.modified for item in newest.values())

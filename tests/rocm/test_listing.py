@@ -64,7 +64,7 @@ def client():
 def newest(page: str | bytes, client: Client, tmp_path: Path, *, path: str = "tarball-multi-arch/"):
     with FaultServer() as server:
         url = server.add(path, page if isinstance(page, bytes) else page.encode())
-        found = listing.newest(url, client=client, cwd=tmp_path)
+        found = listing.newest_of(listing.every(url, client=client, cwd=tmp_path), url)
         return {group: item.source.replace(server.url(""), "/") for group, item in found.items()}
 
 
@@ -130,7 +130,7 @@ def test_a_long_listing_of_a_bucket_is_read_to_its_end(client, tmp_path):
     threading.Thread(target=server.serve_forever, daemon=True).start()
     try:
         url = f"http://127.0.0.1:{server.server_port}/?prefix=v4"
-        found = listing.newest(url, client=client, cwd=tmp_path)
+        found = listing.newest_of(listing.every(url, client=client, cwd=tmp_path), url)
     finally:
         server.shutdown()
         server.server_close()
@@ -197,7 +197,7 @@ def test_a_failure_says_how_often_each_page_was_tried(attempts, told, tmp_path):
         for page in ("a/", "b/", "a/"):
             server.faults[page] += [Fault(status=503)] * attempts
             with pytest.raises(FetchError) as caught:
-                listing.newest(server.url(page), client=client, cwd=tmp_path)
+                listing.every(server.url(page), client=client, cwd=tmp_path)
             assert str(caught.value).endswith(told)
 
 
@@ -206,12 +206,12 @@ def test_a_page_that_a_bucket_refuses_says_so(client, tmp_path):
     with FaultServer() as server:
         server.faults["x/"] += [Fault(status=403, body=denied)]
         with pytest.raises(FetchError, match=r"403 Forbidden \(AccessDenied\)"):
-            listing.newest(server.url("x/"), client=client, cwd=tmp_path)
+            listing.every(server.url("x/"), client=client, cwd=tmp_path)
 
 
 def test_a_folder_that_is_not_there_is_an_error(client, tmp_path):
     with pytest.raises(ConfigError, match="no such folder"):
-        listing.newest("nowhere", client=client, cwd=tmp_path)
+        listing.every("nowhere", client=client, cwd=tmp_path)
 
 
 def test_an_address_that_makes_no_sense_is_passed_over(client, tmp_path):
@@ -228,6 +228,6 @@ def test_a_name_server_that_does_not_answer_holds_no_command(tmp_path, monkeypat
         Client({}, retry=Retry(contact=0.5), note=lambda _: None) as client,
         pytest.raises(FetchError, match=r"rocm\.example: no name server answers"),
     ):
-        listing.newest("https://rocm.example/tarball/", client=client, cwd=tmp_path)
+        listing.every("https://rocm.example/tarball/", client=client, cwd=tmp_path)
     over.set()
     assert time.monotonic() - began < 10

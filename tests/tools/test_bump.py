@@ -163,12 +163,6 @@ def test_a_rocm_is_newer_by_its_day_and_is_one_that_its_jax_is_for(context, pinn
             assert context.texts == {}
 
 
-def test_the_default_night_pins_no_rocm(context):
-    assert list(bump.KINDS["rocm"].facts(context)) == []
-    with pytest.raises(ConfigError, match="no rocm is pinned here"):
-        bump.named("rocm", "7.13.0", context)
-
-
 @pytest.mark.parametrize("quote", ["", "'"])
 def test_a_tag_that_yaml_takes_for_a_number_stays_a_text(context, quote):
     path = context.here.home.ci / "images.yaml"
@@ -331,10 +325,6 @@ def test_a_difference_to_therocks_sources_is_an_error(context, rock):
     assert "dev: packages at https://dev.repo.amd.com/rocm/whl/, and not at" in told
     assert "bkc: TheRock has no such stream now; known-good: a new stream" in told
     assert context.texts == {}
-
-
-def test_sources_that_no_longer_say_it_are_an_error(context, rock):
-    _, serve = rock
     serve("moved to another file\n")
     with pytest.raises(FetchError, match="no longer says where TheRock publishes"):
         list(bump.newer(["therock"], context))

@@ -83,7 +83,7 @@ def test_memory_and_the_cpus_of_the_control_group_decide_how_many_jobs_are_propo
     assert examined(memory=12 * GIB)[0]["memory"].remedy == ""
 
 
-@pytest.mark.parametrize("lacks", ["", "include/miopen/version.h"])
+@pytest.mark.parametrize("lacks", ["", "include/miopen/version.h", "amdgcn"])
 def test_an_incomplete_rocm_and_its_clang_are_reported_before_the_build(lacks, examined, tmp_path):
     assert examined()[0]["ROCm's clang"].found == "compiles an empty HIP file for gfx942"
     clang = tmp_path / "rocm" / "lib/llvm/bin/clang-20"
@@ -93,8 +93,10 @@ def test_an_incomplete_rocm_and_its_clang_are_reported_before_the_build(lacks, e
     if lacks:
         (tmp_path / "rocm" / lacks).rename(tmp_path / "gone")
     needs, _ = examined(therock=str(tmp_path / "rocm"))
-    assert (f" lacks {lacks}" in needs["ROCm"].found) == bool(lacks)
-    assert bool(needs["ROCm"].remedy) == bool(lacks)
+    is_file = lacks.startswith("include")
+    assert (f" lacks {lacks}" in needs["ROCm"].found) == is_file
+    assert bool(needs["ROCm"].remedy) == is_file
+    assert ("ln -s" in needs["ROCm's clang"].remedy) == (lacks == "amdgcn")
     assert needs["ROCm's clang"].found == (
         "compiles nothing for gfx942: cannot find ROCm device library"
     )
@@ -108,15 +110,7 @@ def test_a_rocm_without_device_libraries_is_a_row(examined, tmp_path):
     assert "no device bitcode" in needs["ROCm"].found
 
 
-def test_the_time_is_that_of_the_last_build_here(examined, tmp_path):
-    assert "hours" in examined()[0]["time"].found
-    folder = tmp_path / "wheelhouse" / "current"
-    folder.mkdir(parents=True)
-    (folder / "build.json").write_text(json.dumps({"schema": 1}))
-    assert "hours" in examined()[0]["time"].found  # a record that cannot be read is none
-
-
-def test_the_time_is_read_from_the_record_that_a_build_leaves(examined, tmp_path):
+def test_the_time_is_that_of_the_last_build_here_as_its_record_says(examined, tmp_path):
     run = replace(INVOCATION, actions_executed=12345)
     plain = make_record(example())
     record = replace(
@@ -125,6 +119,8 @@ def test_the_time_is_read_from_the_record_that_a_build_leaves(examined, tmp_path
     )  # fmt: skip
     folder = tmp_path / "wheelhouse" / "current"
     folder.mkdir(parents=True)
+    (folder / "build.json").write_text(json.dumps({"schema": 1}))
+    assert "hours" in examined()[0]["time"].found  # a record that cannot be read is none
     (folder / "build.json").write_bytes(record.to_bytes())
     said = examined()[0]["time"].found
     assert said == f"the last build took {duration(7260)} for 24690 actions"

@@ -49,11 +49,6 @@ class ListedTarball(Plain, frozen=True, kw_only=True):
 File = tuple[str, str, str]  # its name, its URL or path, and when it was put there
 
 
-def newest(where: str, *, client: Client, cwd: Path) -> dict[str, ListedTarball]:
-    """Return the newest tarball of each family, and of `multiarch`, that `where` lists."""
-    return newest_of(every(where, client=client, cwd=cwd), where)
-
-
 def newest_of(
     listed: Iterable[ListedTarball], where: str, stream: ReleaseStream | None = None
 ) -> dict[str, ListedTarball]:

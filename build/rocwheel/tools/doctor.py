@@ -11,7 +11,7 @@ import shutil
 import socket
 import sys
 import tempfile
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path, PurePosixPath
@@ -202,10 +202,12 @@ def _rocm(planned: Plan, tree: source.SourceTree, runner: HostRunner) -> Iterato
             looks="`rocm fetch` brings and checks it",
         )
         return
-    missing = rocm.missing(folder, tree.version_class.needs)
-    shown = f" lacks {_some(missing)}" if missing else ""
-    remedy = rocm.of_packages(folder) or "use a whole TheRock distribution"
-    yield Row(name="ROCm", found=f"{folder}{shown}", remedy=remedy if missing else "")
+    try:
+        checks.check_rocm(tree, folder, name=str(folder), targets=(), runner=runner)
+        yield Row(name="ROCm", found=str(folder))
+    except RocmError as exc:
+        found = f"{folder} lacks {_some(exc.detail.splitlines())}"
+        yield Row(name="ROCm", found=found, remedy=exc.hint)
     yield _compiles(folder, planned.gfx_targets, runner)
 
 
@@ -216,12 +218,11 @@ def _compiles(folder: Path, targets: tuple[str, ...], runner: HostRunner) -> Row
         return Row(name=name, found="not run", looks=looks)
     if not refused:
         return Row(name=name, found=f"compiles an empty HIP file for {', '.join(targets)}")
-    found = f"compiles nothing for {_some(refused)}"
-    return Row(name=name, found=found, remedy="use a whole TheRock distribution")
+    remedy = rocm.linking(folder, ()) or "use a whole TheRock distribution"
+    return Row(name=name, found=f"compiles nothing for {_some(refused)}", remedy=remedy)
 
 
-def _some(items: tuple[str, ...]) -> str:
-    most = 3
+def _some(items: Sequence[str], most: int = 3) -> str:
     return ", ".join(items[:most]) + (f" and {len(items) - most} more" if len(items) > most else "")
 
 
