@@ -204,7 +204,7 @@ class HostRunner:
 
     def __init__(self, env: Mapping[str, str]) -> None:
         """`env` is the whole base environment of every command (see `base_env`)."""
-        self._env = dict(env)
+        self.environ = dict(env)
 
     def path(self, host: Path, /) -> GuestPath:
         return GuestPath(PurePosixPath(host))
@@ -279,7 +279,7 @@ class HostRunner:
         )
 
     def _popen(self, command: Command, **settings: Any) -> subprocess.Popen[bytes]:
-        cwd, env = str(command.cwd) if command.cwd else None, {**self._env, **command.env}
+        cwd, env = str(command.cwd) if command.cwd else None, {**self.environ, **command.env}
         try:
             return subprocess.Popen(command.argv, cwd=cwd, env=env, **settings)
         except FileNotFoundError as exc:

@@ -21,7 +21,7 @@ from packaging.specifiers import SpecifierSet
 
 from rocwheel.base import files
 from rocwheel.base.errors import CommandError
-from rocwheel.base.process import Command, Runner
+from rocwheel.base.process import Command, HostRunner, Runner
 from rocwheel.base.versions import CPYTHONS
 from rocwheel.wheel.metadata import KeyValueText, WheelName, dist_info, specifiers
 from rocwheel.wheel.verify.rules import Finding, finding
@@ -40,7 +40,7 @@ Installed = Mapping[str, tuple[str, int]]  # path -> SHA-256 and permission bits
 class Installers(NamedTuple):
     """pip and uv as they are installed with us, and where they install."""
 
-    runner: Runner
+    runner: HostRunner
     folder: Path | None = None  # for scratch folders, which take what a set has unpacked
 
     @property

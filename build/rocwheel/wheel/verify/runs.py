@@ -26,9 +26,10 @@ from msgspec.structs import asdict
 
 from rocwheel.base.console import Progress, count
 from rocwheel.base.errors import CommandError, HostError
-from rocwheel.base.process import Command, Runner
+from rocwheel.base.host import machine
+from rocwheel.base.process import Command, HostRunner
 from rocwheel.base.values import replace
-from rocwheel.base.versions import WheelKind, kind_of
+from rocwheel.base.versions import PythonVersion, WheelKind, kind_of
 from rocwheel.wheel import SOME_CODE
 from rocwheel.wheel.elf import MODULE_ENTRY, PJRT_ENTRY, ElfFacts
 from rocwheel.wheel.hip import PACKED, PLAIN
@@ -50,7 +51,7 @@ _MODULE: Final = re.compile(
 
 
 class Running(NamedTuple):
-    runner: Runner
+    runner: HostRunner
     policy: WheelPolicy
     folder: Path | None = None  # for scratch folders
     online: bool = True  # whether to ask the package index for JAX, and uv for CPythons
@@ -258,19 +259,17 @@ class _Run:
 
 
 def _cpython(name: str, by: Running) -> Path | None:
-    """Find a CPython of a version: on this machine, in pyenv, or uv's."""
+    """Find a CPython of a version: uv's, or another one that this machine has."""
     find, install = (
         Command(argv=(uv.find_uv_bin(), "python", *words, "--no-config", name), timeout=300)
         for words in (("find", "--no-project", "--system"), ("install", "--quiet"))
     )
     with suppress(CommandError):
         return Path(by.runner.capture(find).strip())
-    with suppress(CommandError, HostError):
-        root = by.runner.capture(Command(argv=("pyenv", "root"))).strip()
-        version, is_free = name.removesuffix("t"), name.endswith("t")
-        for python in sorted(Path(root).glob(f"versions/{version}.*/bin/python3"), reverse=True):
-            if python.parent.parent.name.endswith("t") is is_free:
-                return python
+    version = PythonVersion.parse(name.replace("t", "-ft"))
+    for item in machine.pythons(by.runner.environ, runner=by.runner, only=version):
+        if item.version == version:
+            return Path(item.executable)
     if by.online:
         with suppress(CommandError):
             by.runner.capture(install)
