@@ -25,7 +25,7 @@ import uv
 from msgspec.structs import asdict
 
 from rocwheel.base.console import Progress, count
-from rocwheel.base.errors import CommandError, HostError
+from rocwheel.base.errors import CommandError, ConfigError, HostError
 from rocwheel.base.host import machine
 from rocwheel.base.process import Command, HostRunner
 from rocwheel.base.values import replace
@@ -266,10 +266,11 @@ def _cpython(name: str, by: Running) -> Path | None:
     )
     with suppress(CommandError):
         return Path(by.runner.capture(find).strip())
-    version = PythonVersion.parse(name.replace("t", "-ft"))
-    for item in machine.pythons(by.runner.environ, runner=by.runner, only=version):
-        if item.version == version:
-            return Path(item.executable)
+    with suppress(ConfigError):  # one that nothing here knows
+        version = PythonVersion.parse(name.replace("t", "-ft"))
+        for item in machine.pythons(by.runner.environ, runner=by.runner, only=version):
+            if item.version == version:
+                return Path(item.executable)
     if by.online:
         with suppress(CommandError):
             by.runner.capture(install)
