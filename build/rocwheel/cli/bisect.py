@@ -86,7 +86,8 @@ asked_options = option_set(
     metavar="HOURS",
     type=float,
     default=math.inf,
-    help="Largest number of GPU hours.",
+    show_default=False,
+    help="Largest number of GPU hours; default: no limit.",
 )
 @option("--program", metavar="COMMAND", rare=True, help="How cells start rocwheel.")
 @store_options

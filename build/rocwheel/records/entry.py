@@ -64,5 +64,7 @@ def version_of(path: str) -> tuple[str, str]:
     try:
         project, version, _, _ = parse_wheel_filename(path.rpartition("/")[2])
     except InvalidWheelFilename as exc:
-        raise ConfigError(str(exc), hint="copy the name from the index") from exc
+        raise ConfigError(
+            f"{path}: not the name of a wheel", hint="copy the name from the index"
+        ) from exc
     return canonicalize_name(project), str(version)

@@ -592,7 +592,7 @@ def test_a_url_that_is_no_index_is_two_lines(world, index, capsys) -> None:
     for path, message in (
         ("/nowhere", "no page of an index"),
         ("/jax-rocm7-pjrt", "offers no wheel"),
-        ("/x-1.whl", "Invalid wheel filename"),
+        ("/x-1.whl", "not the name of a wheel"),
     ):
         capsys.readouterr()
         assert world.run("trust", "verify", f"{index}{path}") == 3
