@@ -425,6 +425,7 @@ def test_a_terminal_shows_what_runs_and_for_how_long(world):
     ("old", "new", "said"),
     [
         ("options: [", "options: [--nope, ", "No such option '--nope'"),
+        ("--wheel-suffix=", "--wheel-suffix=k", "not a PEP 440 version"),
         ("options: [", "options: [--wheel-suffix=+x, ", "--wheel-suffix is given twice: "),
         ("options: [", "options: [--python-versions=3.13, ", "--python-versions is given twice: "),
         ("options: [", "options: [--executor=lxc, ", "'lxc' is not one of"),
@@ -738,6 +739,13 @@ def test_the_lines_for_a_flaky_set_release_it(world):
     status = world.nightly("status", "one", check=True)
     assert status.out.startswith("one: yellow")
     assert "promote --" not in status.out, "that is done"
+
+
+def test_a_night_is_run_in_the_store_that_it_was_planned_for(world):
+    world.plan("one", check=True)
+    copy = shutil.copytree(world.path, world.folder / "copy")
+    done = world.run("nightly", "run", "one", f"--store={copy.as_uri()}")
+    assert (done.code, "was planned for another store: " in done.err) == (3, True)
 
 
 def test_a_night_that_is_planned_already_is_no_error_for_a_timer(world):

@@ -21,8 +21,9 @@ from rocwheel.base.console import columns, count, duration
 from rocwheel.base.download import Client, Retry
 from rocwheel.base.errors import CommandError, ConfigError, HostError
 from rocwheel.base.process import Command, HostRunner, base_env
+from rocwheel.base.store.opening import open_store
 from rocwheel.base.values import replace
-from rocwheel.base.versions import moment, timestamp
+from rocwheel.base.versions import canonical_version, moment, timestamp
 from rocwheel.cli import as_called, build_options, command_line, known
 from rocwheel.cli.app import App, start
 from rocwheel.cli.dist import dist_wheels, request_from, rocm_source
@@ -242,6 +243,9 @@ def _check_line(
         if any(context.params.get(name) for name in ("dry_run", "cost", "fetch_only")):
             context.exit()
         build = build_options.of(context.params)
+        if build.wheel_suffix:
+            jax = recipe.jax if recipe.jax[:1].isdigit() else "0"  # a folder says it at the build
+            canonical_version(jax, build.wheel_suffix.replace("-", ""))
         dist.check_words(request_from(app, build, therock=rocm_source(build), resolve=False))
     except (click.UsageError, ConfigError, click.exceptions.Exit) as exc:
         names = [
@@ -351,6 +355,11 @@ def run(
     where = NightTarget(app, target)
     book = where.nights.book(where.night(night))
     cells.check_tool(book)
+    words = (word.partition("=") for word in book.plan.target)
+    planned = next((url for name, _, url in words if name == "--store"), "")
+    if planned and open_store(planned).url != where.store.url:
+        what = f"{book.plan.night}: was planned for another store: {planned}"
+        raise ConfigError(what, hint="give that one; a copy of a store takes nights of its own")
     if held := standing.stopped(book.orders):
         raise ConfigError(
             f"{book.plan.night}: was stopped by {held.by}: {held.reason}",

@@ -322,12 +322,19 @@ class Cause:
         cause = self.first.cause
         if self.first.phase not in {Phase.ENDED, Phase.OPEN} or cause not in REPAIRED:
             return ""
-        named = " that the plan names" if cause is CauseClass.INPUTS else ""
+        named = " that the plan names" if self.otherwise else ""
         return f"repair the {cause.value}{named}, then "
+
+    @property
+    def otherwise(self) -> str:
+        """What else helps: a plan never changes."""
+        is_over = self.first.phase is Phase.ENDED and self.first.cause is CauseClass.INPUTS
+        return "if the plan is wrong, plan another night" if is_over else ""
 
     def ask(self, lines: Iterable[str]) -> str:
         """Return what to do, with its lines, as the end of a sentence about it."""
-        return (self.todo or "run ") + ", then ".join(f"`{line}`" for line in lines)
+        typed = (self.todo or "run ") + ", then ".join(f"`{line}`" for line in lines)
+        return "; ".join(filter(None, (typed, self.otherwise)))
 
     def lines(self, of: NightSummary) -> Iterator[str]:
         """Yield the lines to type, without the program and the store."""
@@ -502,7 +509,9 @@ class Truth(Plain, frozen=True, kw_only=True, dict=True):
 
     def lines(self, cause: Cause) -> list[str]:
         """Return the lines to type about a cause."""
-        return [f"rocwheel {line} {self.where}".rstrip() for line in cause.lines(self.night)]
+        data = [word for word in self.night.data if word.startswith("--ci-dir=")]
+        rest = " ".join(filter(None, (shlex.join(data), self.where)))
+        return [f"rocwheel {line} {rest}".rstrip() for line in cause.lines(self.night)]
 
     def found(self, cause: Cause) -> Iterator[tuple[str, str]]:
         """Yield what bisects say of a cause's tests, and the key of the text about each."""
