@@ -485,8 +485,8 @@ def test_several_wheels_are_shown_in_the_order_given(name: str, several: list[st
     [("retag", "--platform-tag=linux_x86_64"), ("reversion", "--post-release=1"), ("repair",)],
 )
 def test_the_empty_text_is_no_folder_for_new_wheels(command, plugin: str, tmp_path, capsys) -> None:
-    run(*command, plugin, "--output", "", status=2)
-    assert "it names nothing" in capsys.readouterr().err
+    run(*command, plugin, "--output", "", status=3)
+    assert "--output: an empty path" in capsys.readouterr().err
     assert [each.name for each in tmp_path.iterdir()] == [plugin]
 
 
