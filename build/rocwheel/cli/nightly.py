@@ -34,7 +34,7 @@ from rocwheel.cli.target import (
     StoreOptions,
     families_options,
     judging,
-    must_exist,
+    must_be_there,
     must_hold,
     person_options,
     store_options,
@@ -78,7 +78,7 @@ class NightTarget:
         self.store = self.channel.open(probe_key=PROBE)
         must_hold(self.channel, self.store, may_be_new=True)
         if not may_be_new:
-            must_exist(self.channel, self.store, may_be_empty=True)
+            must_be_there(self.channel, self.store)
         self.nights = Nights(self.store)
         self.words = given_words(app, ("channel", "store", "channels_file"))
 
@@ -608,7 +608,7 @@ def check(app: App, max_age: float, target: StoreOptions) -> int:
     night = next((name for name in names if problems[0].startswith(f"{name}: ")), night)
     look = ", and ".join(filter(None, (f"look: `nightly status {night}`", where.page)))
     hint = hint or (look if night else "make one: `nightly plan`")
-    app.console.fail(HostError(problems[0], hint=as_called(hint, app)))
+    app.console.fail(HostError(problems[0], hint=hint))  # which spells it
     return HostError.exit_code
 
 

@@ -343,15 +343,20 @@ class Target:
         return self.channel.pair(self.store, manifest, self.view)[1], manifest.sha256
 
 
-def must_exist(channel: Channel, store: Store, *, may_be_empty: bool = False) -> None:
-    """Refuse a folder that is not there, or holds nothing. Raises StoreError.
+def must_be_there(channel: Channel, store: Store) -> None:
+    """Refuse a folder that is not there. Raises StoreError.
 
     A bucket says itself that it is not there, at the first request.
     """
+    if isinstance(store, FileStore) and not (store.root.is_dir() or _above(channel, store)):
+        raise StoreError(f"{store.url}: no such folder", hint=MAKES_STORE)
+
+
+def must_exist(channel: Channel, store: Store) -> None:
+    """Refuse a folder that is not there, or holds nothing. Raises StoreError."""
+    must_be_there(channel, store)
     if isinstance(store, FileStore):
-        if not (store.root.is_dir() or _above(channel, store)):
-            raise StoreError(f"{store.url}: no such folder", hint=MAKES_STORE)
-        must_hold(channel, store, may_be_new=may_be_empty)
+        must_hold(channel, store)
 
 
 def must_hold(channel: Channel, store: Store, *, may_be_new: bool = False) -> None:

@@ -401,7 +401,7 @@ def test_public_statements_that_are_lost_are_put_back_by_the_next_command(world,
 
 
 OTHERS = "other statements than these"
-# what is done to the lines of a promotion, and what is said then
+# how the lines of a promotion are changed, and what the command prints
 CHANGED = (
     (lambda lines: lines.clear(), "unsigned: no statement holds"),
     (lambda lines: lines.pop(0), f"{OTHERS}|unsigned"),
